@@ -2,6 +2,7 @@
  * end the launcher. */
 #include "agent/errfile.h"
 
+#include "base/files.h"
 #include "base/number.h"
 #include "events/json.h"
 
@@ -393,20 +394,6 @@ int mu_errfile_write_own(const char *kind, const char *text, int64_t now_s, stru
 
 /* ---- Keeping ---- */
 
-static int write_all(int fd, struct mu_slice bytes)
-{
-    while (bytes.len > 0) {
-        ssize_t len = write(fd, bytes.data, bytes.len);
-
-        if (len < 0 && errno == EINTR)
-            continue;
-        if (len < 0)
-            return -errno;
-        bytes = mu_slice(bytes.data + len, bytes.len - (size_t)len);
-    }
-    return 0;
-}
-
 /* 0 or a negative errno value. */
 static int write_to(const char *path, int flags, struct mu_slice bytes)
 {
@@ -414,7 +401,7 @@ static int write_to(const char *path, int flags, struct mu_slice bytes)
 
     if (fd < 0)
         return -errno;
-    rc = write_all(fd, bytes);
+    rc = -mu_files_write(fd, bytes, false);
     if (close(fd) < 0 && rc == 0 && errno != EINTR)
         rc = -errno;
     return rc;

@@ -5,9 +5,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 static atomic_size_t reserved, connections;
 
@@ -40,6 +42,21 @@ int mu_files_check(size_t needed, struct muster_error *reterr)
         return 0;
     return mu_fail_errno(reterr, EMFILE, "the limit of open files (ulimit -n) is %zu, and %zu are needed", limit,
                          needed);
+}
+
+int mu_files_write(int fd, struct mu_slice bytes, bool patient)
+{
+    while (bytes.len > 0) {
+        ssize_t done = write(fd, bytes.data, bytes.len);
+
+        if (done >= 0)
+            bytes = mu_slice(bytes.data + done, bytes.len - (size_t)done);
+        else if (errno == EAGAIN && patient)
+            (void)poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, -1);
+        else if (errno != EINTR)
+            return errno;
+    }
+    return 0;
 }
 
 void mu_files_reserve(size_t count)

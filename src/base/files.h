@@ -1,10 +1,11 @@
-/* Descriptors: how many this process may have, and who gets them.
+/* Descriptors: how many this process may have, and what they are for; and writing to one.
  *
  * Connections of store servers may take what all other uses leave. The counts are those of the process, as its limit
  * is: servers and agents on all threads share them. */
 #ifndef MU_BASE_FILES_H
 #define MU_BASE_FILES_H
 
+#include "base/slice.h"
 #include "muster.h"
 
 #include <stddef.h>
@@ -17,6 +18,10 @@ size_t mu_files_limit(void); /* RLIMIT_NOFILE */
 void mu_files_raise(void);   /* as far as the hard limit allows */
 /* MUSTER_ESYSTEM, and a text that says how many more are needed, when the limit is below `needed`. */
 int mu_files_check(size_t needed, struct muster_error *reterr);
+
+/* Writes all of it: 0, or an errno value. `patient`: waits where another process has made the descriptor
+ * non-blocking. */
+int mu_files_write(int fd, struct mu_slice bytes, bool patient);
 
 /* This many are needed for something else than connections. */
 void mu_files_reserve(size_t count);

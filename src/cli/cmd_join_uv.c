@@ -7,6 +7,7 @@
  * not end in time is left behind. After a signal, so is output without a reader; after a second one, everything.
  *
  * Lines for stdout are written by a thread of libuv's: a reader that has stopped must not stop the heartbeats. */
+#include "base/files.h"
 #include "base/log.h"
 #include "cli/cli.h"
 #include "cli/join.h"
@@ -16,8 +17,6 @@
 #include "proc/signals_uv.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -47,20 +46,8 @@ static void feed(struct run *run, struct mu_join_event event);
 static void write_sending(uv_work_t *work)
 {
     struct run *run = work->data;
-    size_t done = 0;
 
-    while (done < run->sending.len) {
-        struct pollfd out = { .fd = STDOUT_FILENO, .events = POLLOUT };
-        ssize_t count = write(STDOUT_FILENO, run->sending.data + done, run->sending.len - done);
-
-        if (count < 0 && errno == EAGAIN)
-            (void)poll(&out, 1, -1); /* another process has made it non-blocking */
-        else if (count < 0 && errno != EINTR) {
-            run->write_errno = errno;
-            return;
-        }
-        done += count > 0 ? (size_t)count : 0;
-    }
+    run->write_errno = mu_files_write(STDOUT_FILENO, mu_buf_slice(&run->sending), true);
 }
 
 static void on_output_stuck(uv_timer_t *timer)

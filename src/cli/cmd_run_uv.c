@@ -62,7 +62,7 @@ static int prepare(void *ctx, const struct mu_agent_worker *worker, struct mu_sp
 {
     const struct run *run = ctx;
     char **argv = mu_run_command_argv(&run->config->command, worker->local_rank);
-    char **envp = mu_run_environment(run->config, worker);
+    char **envp = mu_run_environment(run->config, worker, false);
 
     if (argv == NULL || envp == NULL) {
         free(argv);

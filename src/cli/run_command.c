@@ -293,7 +293,7 @@ int mu_run_command_check_script(const struct mu_run_command *command, struct mu_
 
 /* ---- Environment ---- */
 
-static char **environment(const struct mu_run_config *config, const struct mu_agent_worker *worker, bool own_only)
+char **mu_run_environment(const struct mu_run_config *config, const struct mu_agent_worker *worker, bool own_only)
 {
     struct mu_worker_job job = {
         .role = config->role,
@@ -311,14 +311,4 @@ static char **environment(const struct mu_run_config *config, const struct mu_ag
     if (config->virtual_local_rank)
         job.devices = config->visible_devices != NULL ? config->visible_devices[worker->local_rank] : device;
     return mu_worker_environment(&job, worker, (const char *const *)config->environ, own_only);
-}
-
-char **mu_run_environment(const struct mu_run_config *config, const struct mu_agent_worker *worker)
-{
-    return environment(config, worker, false);
-}
-
-char **mu_run_environment_own(const struct mu_run_config *config, const struct mu_agent_worker *worker)
-{
-    return environment(config, worker, true);
 }

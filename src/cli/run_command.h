@@ -31,9 +31,8 @@ char **mu_run_command_argv(const struct mu_run_command *command, int64_t local_r
 struct mu_run_config;
 
 /* The launcher's environment (config->environ) with a worker's variables on top, for execve(). What comes from the
- * launcher is borrowed from there. One block of memory; NULL: there is none. */
-char **mu_run_environment(const struct mu_run_config *config, const struct mu_agent_worker *worker);
-/* The same without the launcher's: what is put on top, NULL-terminated. */
-char **mu_run_environment_own(const struct mu_run_config *config, const struct mu_agent_worker *worker);
+ * launcher is borrowed from there. `own_only`: what is put on top, without the rest. One block of memory; NULL: there
+ * is none. */
+char **mu_run_environment(const struct mu_run_config *config, const struct mu_agent_worker *worker, bool own_only);
 
 #endif

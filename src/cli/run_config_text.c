@@ -207,7 +207,7 @@ static void add_environment(struct mu_text *out, const struct mu_run_config *con
         (void)mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(config->params), -1, host, &port, NULL);
     worker.master_addr = is_static ? host : config->master.addr;
     worker.master_port = is_static ? (uint16_t)port : config->master.port;
-    vars = mu_run_environment_own(config, &worker);
+    vars = mu_run_environment(config, &worker, true);
     if (vars == NULL) {
         out->failed = MUSTER_ENOMEM;
         return;

@@ -37,7 +37,8 @@ static int usage(const char *program, bool is_launch, const struct mu_run_proble
     return MU_EXIT_USAGE;
 }
 
-int mu_run_front_fail(const char *program, const struct mu_run_problem *problem)
+/* "PROGRAM: KIND: TEXT" on stderr, unprintable bytes made visible; returns the exit status. */
+static int fail(const char *program, const struct mu_run_problem *problem)
 {
     struct mu_text text = { 0 };
 
@@ -105,18 +106,17 @@ int mu_run_front(const char *program, bool is_launch, char **argv, struct mu_run
 
     *ret_config = NULL;
     if (mu_run_options_parse(argv, is_launch, environ, &options, &problem) < 0)
-        return problem.kind == MU_RUN_USAGE ? usage(program, is_launch, &problem)
-                                            : mu_run_front_fail(program, &problem);
+        return problem.kind == MU_RUN_USAGE ? usage(program, is_launch, &problem) : fail(program, &problem);
     if (options.help)
         return help(program, is_launch);
     if (options.print_completion != NULL)
         return mu_cmd_print_completion(program, strcmp(program, "torchrun") == 0 ? program : "muster",
                                        options.print_completion);
     if (mu_run_config_new(&options, &host, &config, &problem) < 0)
-        return mu_run_front_fail(program, &problem);
+        return fail(program, &problem);
     if (!config->dry_run && mu_run_command_check_script(&config->command, &problem) < 0) {
         mu_run_config_free(config);
-        return mu_run_front_fail(program, &problem);
+        return fail(program, &problem);
     }
     log_start(config);
     if (!config->dry_run) {

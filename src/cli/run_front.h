@@ -10,7 +10,4 @@
  * logged. */
 int mu_run_front(const char *program, bool is_launch, char **argv, struct mu_run_config **ret_config);
 
-/* "PROGRAM: KIND: TEXT" on stderr, unprintable bytes made visible; returns the exit status. */
-int mu_run_front_fail(const char *program, const struct mu_run_problem *problem);
-
 #endif

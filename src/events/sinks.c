@@ -4,6 +4,7 @@
 #include "events/sinks.h"
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/filethread.h"
 #include "base/log.h"
 #include "events/metrics.h"
@@ -45,22 +46,6 @@ struct line {
     char text[]; /* and a line end */
 };
 
-/* False with errno set: not all of it went out. Only the rest is tried again, and only after an interruption. */
-static bool write_all(int fd, const char *text, size_t len)
-{
-    while (len > 0) {
-        ssize_t done = write(fd, text, len);
-
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done < 0)
-            return false;
-        text += done;
-        len -= (size_t)done;
-    }
-    return true;
-}
-
 static struct line *new_line(const char *text)
 {
     size_t len = strlen(text);
@@ -75,23 +60,22 @@ static struct line *new_line(const char *text)
 }
 
 /* Where there is no memory for a copy, line and line end go out one after the other. */
-static bool write_line(int fd, const char *text)
+static void write_line(int fd, const char *text)
 {
     struct line *line = new_line(text);
-    bool written = line != NULL ? write_all(fd, line->text, line->len)
-                                : write_all(fd, text, strlen(text)) && write_all(fd, "\n", 1);
-    int errnum = errno;
 
+    if (line != NULL)
+        (void)mu_files_write(fd, mu_slice(line->text, line->len), false);
+    else if (mu_files_write(fd, mu_slice_str(text), false) == 0)
+        (void)mu_files_write(fd, mu_slice("\n", 1), false);
     free(line);
-    errno = errnum;
-    return written;
 }
 
 void muster_events_console_all(void *ctx, const struct muster_event_record *record)
 {
     (void)ctx;
     if (record->json != NULL)
-        (void)write_line(STDERR_FILENO, record->json);
+        write_line(STDERR_FILENO, record->json);
 }
 
 void muster_events_console(void *ctx, const struct muster_event_record *record)
@@ -121,7 +105,7 @@ static void run_line(struct mu_file_job *job)
 {
     struct line *line = MU_LIST_ITEM(job, struct line, job);
 
-    line->errnum = write_all(line->fd, line->text, line->len) ? 0 : errno;
+    line->errnum = mu_files_write(line->fd, mu_slice(line->text, line->len), false);
 }
 
 static void drop_line(struct mu_file_job *job)

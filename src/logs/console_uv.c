@@ -8,6 +8,7 @@
 #include "logs/console_uv.h"
 
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/list.h"
 #include "base/log.h"
 
@@ -15,7 +16,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -505,28 +505,6 @@ void mu_console_flush(struct mu_console *console)
 
 /* ---- The writer thread */
 
-/* 0 or an errno value. Only here may the thread be cancelled, for here it may hang for ever. */
-static int write_all(int fd, const char *data, size_t len)
-{
-    int errnum = 0;
-
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
-    while (len > 0 && errnum == 0) {
-        ssize_t done = write(fd, data, len);
-
-        if (done >= 0) {
-            data += done;
-            len -= (size_t)done;
-        } else if (errno == EAGAIN) { /* another process made it non-blocking */
-            (void)poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, -1);
-        } else if (errno != EINTR) {
-            errnum = errno;
-        }
-    }
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-    return errnum;
-}
-
 static void *run_writer(void *arg)
 {
     struct mu_console *console = arg;
@@ -542,7 +520,9 @@ static void *run_writer(void *arg)
         if (writer->stop)
             break;
         (void)pthread_mutex_unlock(&writer->lock);
-        errnum = write_all(console->fd, writer->data, writer->len);
+        (void)pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL); /* only here, for here it may hang for ever */
+        errnum = mu_files_write(console->fd, mu_slice(writer->data, writer->len), true);
+        (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
         (void)pthread_mutex_lock(&writer->lock);
         writer->errnum = errnum;
         writer->busy = false;

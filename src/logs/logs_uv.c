@@ -545,9 +545,9 @@ size_t mu_logs_files(const struct mu_logs_config *config, uint32_t workers)
 
     for (uint32_t i = 0; i < workers; i++) {
         for (int kind = 0; kind < STREAMS; kind++) {
-            if (config->tees != NULL && (mu_redirects_of(config->tees, i) & kinds[kind].mask) != 0)
+            if (is_teed(config, i, kind))
                 count += 3;
-            else if (config->redirects != NULL && (mu_redirects_of(config->redirects, i) & kinds[kind].mask) != 0)
+            else if (is_redirected(config, i, kind))
                 count += 1;
         }
     }

@@ -66,7 +66,7 @@ static void check_options(const struct mu_run_options *options)
 static void check_config(const struct mu_run_config *config)
 {
     struct mu_agent_worker worker = { .master_addr = "h", .error_file = "" };
-    char **argv = mu_run_command_argv(&config->command, 0), **vars = mu_run_environment(config, &worker);
+    char **argv = mu_run_command_argv(&config->command, 0), **vars = mu_run_environment(config, &worker, false);
     struct mu_text out = { 0 };
 
     EXPECT(config->nodes_min >= 1 && config->nodes_min <= config->nodes_max);

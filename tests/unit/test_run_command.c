@@ -343,7 +343,7 @@ static void a_worker_gets_every_variable(void **state)
 
     (void)state;
     scene_config(&scene, LINE "--no-python|/bin/sh", "MINE=kept");
-    vars = mu_run_environment(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, false);
     for (size_t i = 0; i < COUNT(rows); i++) {
         const char *value = mu_run_variable(vars, rows[i][0]);
 
@@ -354,7 +354,7 @@ static void a_worker_gets_every_variable(void **state)
         count++;
     assert_int_equal(count, COUNT(rows)); /* and no more */
     free(vars);
-    vars = mu_run_environment_own(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, true);
     assert_null(mu_run_variable(vars, "MINE"));
     assert_string_equal(mu_run_variable(vars, "RANK"), "3");
     free(vars);
@@ -368,17 +368,17 @@ static void only_an_old_pytorch_gets_the_old_name_of_its_variable(void **state)
 
     (void)state;
     scene_config(&scene, LINE "--rdzv-conf=dialect=1.13|--no-python|/bin/sh", "");
-    vars = mu_run_environment(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, false);
     assert_string_equal(mu_run_variable(vars, "NCCL_ASYNC_ERROR_HANDLING"), "1");
     free(vars);
     scene_done(&scene);
     scene_config(&scene, LINE "--rdzv-conf=dialect=2.x|--no-python|/bin/sh", "");
-    vars = mu_run_environment(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, false);
     assert_null(mu_run_variable(vars, "NCCL_ASYNC_ERROR_HANDLING"));
     assert_string_equal(mu_run_variable(vars, "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "1");
     scene.config->command.old_torch = true;
     free(vars);
-    vars = mu_run_environment(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, false);
     assert_string_equal(mu_run_variable(vars, "NCCL_ASYNC_ERROR_HANDLING"), "1");
     free(vars);
     scene_done(&scene);
@@ -394,7 +394,7 @@ static void what_the_launcher_has_is_kept_or_replaced(void **state)
                  "RANK=9|A=1|RANK=10|WORLD_SIZE=|OMP_NUM_THREADS=4|TORCH_NCCL_ASYNC_ERROR_HANDLING=3|RANKS=5|"
                  "NCCL_ASYNC_ERROR_HANDLING=|CUDA_VISIBLE_DEVICES=6,7|TORCHELASTIC_ERROR_FILE=/launcher|"
                  "TORCHELASTIC_TIMER_FILE=/theirs|ODD|=odd|TORCHELASTIC_SIGNALS_TO_HANDLE=x");
-    vars = mu_run_environment(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, false);
     assert_int_equal(count_of(vars, "RANK"), 1);
     assert_string_equal(mu_run_variable(vars, "RANK"), "3");
     assert_int_equal(count_of(vars, "WORLD_SIZE"), 1);
@@ -423,7 +423,7 @@ static void odd_workers_get_odd_values(void **state)
     odd.error_file = "";
     odd.timer_file = "/tmp/fifo";
     scene_config(&scene, LINE "--no-python|/bin/sh", "TORCHELASTIC_TIMER_FILE=/theirs");
-    vars = mu_run_environment(scene.config, &odd);
+    vars = mu_run_environment(scene.config, &odd, false);
     assert_string_equal(mu_run_variable(vars, "TORCHELASTIC_USE_AGENT_STORE"), "False");
     assert_string_equal(mu_run_variable(vars, "TORCHELASTIC_ERROR_FILE"), "");
     assert_string_equal(mu_run_variable(vars, "TORCHELASTIC_TIMER_FILE"), "/tmp/fifo");
@@ -439,7 +439,7 @@ static void one_worker_keeps_its_threads(void **state)
 
     (void)state;
     scene_config(&scene, "--no-python|/bin/sh", "");
-    vars = mu_run_environment(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, false);
     assert_null(mu_run_variable(vars, "OMP_NUM_THREADS"));
     assert_null(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"));
     assert_null(mu_run_variable(vars, "TORCHELASTIC_TIMER_FILE"));
@@ -454,7 +454,7 @@ static void virtual_ranks_see_one_device(void **state)
 
     (void)state;
     scene_config(&scene, "--virtual-local-rank|" LINE "--no-python|/bin/sh", "CUDA_VISIBLE_DEVICES=6, 7 ,8");
-    vars = mu_run_environment(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, false);
     assert_string_equal(mu_run_variable(vars, "LOCAL_RANK"), "0");
     assert_string_equal(mu_run_variable(vars, "RANK"), "3");
     assert_string_equal(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"), "7");
@@ -462,7 +462,7 @@ static void virtual_ranks_see_one_device(void **state)
     free(vars);
     scene_done(&scene);
     scene_config(&scene, "--virtual-local-rank|" LINE "--no-python|/bin/sh", "");
-    vars = mu_run_environment(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, false);
     assert_string_equal(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"), "1");
     assert_null(mu_run_variable(vars, "HIP_VISIBLE_DEVICES"));
     free(vars);
@@ -487,7 +487,7 @@ static void virtual_ranks_take_their_device_from_hip_s_list_first(void **state)
         char **vars;
 
         scene_config(&scene, "--virtual-local-rank|" LINE "--no-python|/bin/sh", rows[i].variables);
-        vars = mu_run_environment(scene.config, &worker);
+        vars = mu_run_environment(scene.config, &worker, false);
         assert_string_equal(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"), rows[i].cuda);
         assert_string_equal(mu_run_variable(vars, "HIP_VISIBLE_DEVICES"), rows[i].hip);
         assert_int_equal(count_of(vars, "HIP_VISIBLE_DEVICES"), 1);
@@ -503,7 +503,7 @@ static void ordinary_ranks_see_hip_s_list_as_it_is(void **state)
 
     (void)state;
     scene_config(&scene, LINE "--no-python|/bin/sh", "HIP_VISIBLE_DEVICES=2,3");
-    vars = mu_run_environment(scene.config, &worker);
+    vars = mu_run_environment(scene.config, &worker, false);
     assert_string_equal(mu_run_variable(vars, "HIP_VISIBLE_DEVICES"), "2,3");
     assert_null(mu_run_variable(vars, "CUDA_VISIBLE_DEVICES"));
     free(vars);
@@ -528,7 +528,7 @@ static void an_environment_of_a_megabyte_is_passed_on(void **state)
     assert_int_equal(scene_parse(&scene, LINE "--no-python|/bin/sh", ""), 0);
     host.rng = &scene.rng;
     assert_int_equal(mu_run_config_new(&scene.options, &host, &config, &scene.problem), 0);
-    given = mu_run_environment(config, &worker);
+    given = mu_run_environment(config, &worker, false);
     for (char **var = given; *var != NULL; var++)
         count += (*var)[0] == 'V';
     assert_int_equal(count, MANY);
@@ -552,7 +552,7 @@ static void missing_memory_gives_nothing(void **state)
     }
     scene_config(&scene, LINE "--no-python|/bin/sh", "A=1");
     FOR_EACH_FAILURE (n) {
-        char **vars = mu_run_environment(scene.config, &worker);
+        char **vars = mu_run_environment(scene.config, &worker, false);
 
         assert_int_equal(vars == NULL, fail_alloc_hit());
         free(vars);
