@@ -1,5 +1,5 @@
 /* The GPUs of this machine, as the drivers and the PCI bus list them, and those of them that a worker sees. No driver
- * library is loaded, so their order is not always known: see mu_gpus_seen(). `root`: see kernel_files.h. */
+ * library is loaded, so their order is not always known: see mu_gpus_seen(). `root`: see base/kernel_files.h. */
 #ifndef MU_CLI_GPUS_H
 #define MU_CLI_GPUS_H
 

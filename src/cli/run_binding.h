@@ -13,7 +13,7 @@ struct mu_run_bound { /* one worker */
 };
 
 struct mu_run_machine { /* borrowed */
-    const char *root;   /* see tree.h */
+    const char *root;   /* see base/kernel_files.h */
     const struct mu_cpus *allowed;
     struct mu_gpus_variables variables;
 };
