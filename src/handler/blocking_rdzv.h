@@ -26,7 +26,7 @@ bool mu_blocking_answers(enum muster_rdzv_request request, const struct muster_r
  * says. */
 int mu_blocking_nodes_waiting(enum mu_blocking_standing standing, int rc, int64_t count, int64_t *ret_count);
 
-/* The code of an error that opening a round's store ended with, as that of a rendezvous. */
+/* The code of a store's error, as that of a rendezvous. */
 int mu_blocking_store_error(int rc);
 
 /* What an older program's shorter structs lack is zero, and zero is the default. The texts are borrowed. */

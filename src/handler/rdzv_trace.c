@@ -3,6 +3,7 @@
 
 #include "base/words.h"
 #include "events/record.h"
+#include "handler/blocking_rdzv.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -52,16 +53,7 @@ static void add_nodes(struct mu_words *w, const struct mu_node *nodes, size_t co
 /* To a rendezvous, a store that cannot be reached is one error, however that shows. */
 static const char *kind_of(const struct muster_error *error)
 {
-    switch (error->code) {
-    case MUSTER_ECONNECT:
-    case MUSTER_ELOST:
-    case MUSTER_ERESOLVE:
-    case MUSTER_EPROTOCOL:
-    case MUSTER_ETIMEOUT:
-        return mu_event_error_kind(MUSTER_ERDZV_CONNECTION);
-    default:
-        return mu_event_error_kind(error->code);
-    }
+    return mu_event_error_kind(mu_blocking_store_error(error->code));
 }
 
 /* A node goes into one of the document's lists, or out of it. */

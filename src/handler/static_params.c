@@ -2,6 +2,7 @@
 #include "handler/static_params.h"
 
 #include "base/log.h"
+#include "handler/blocking_rdzv.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -132,13 +133,10 @@ int mu_static_place_from_params(const struct muster_rdzv_params *params, struct 
 /* What a store's error is to a rendezvous; where and what of is put in front. */
 int mu_static_error(const struct mu_static_place *place, int rc, struct muster_error *reterr)
 {
-    int code = rc;
+    int code = rc == MUSTER_ETIMEOUT     ? MUSTER_ERDZV_TIMEOUT
+               : rc == MUSTER_EADDRINUSE ? MUSTER_ERDZV_CONNECTION
+                                         : mu_blocking_store_error(rc);
 
-    if (rc == MUSTER_ETIMEOUT)
-        code = MUSTER_ERDZV_TIMEOUT;
-    else if (rc == MUSTER_ECONNECT || rc == MUSTER_ELOST || rc == MUSTER_ERESOLVE || rc == MUSTER_EPROTOCOL ||
-             rc == MUSTER_EADDRINUSE)
-        code = MUSTER_ERDZV_CONNECTION;
     if (reterr != NULL)
         reterr->code = code;
     return mu_wrap(reterr, code, "static rendezvous at %s, port %u, as rank %" PRId64 " of %" PRId64, place->host,
