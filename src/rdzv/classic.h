@@ -194,7 +194,7 @@ enum mu_classic_tell { /* LOST: ranks */
 #undef X
 };
 
-const char *mu_classic_tell_text(enum mu_classic_tell tell);
+const char *mu_classic_tell_text(enum mu_classic_tell value);
 
 enum mu_classic_effect_type {
     MU_CLASSIC_DO_REQUEST,

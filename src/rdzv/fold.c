@@ -22,16 +22,16 @@ MU_DEFINE_TEXTS(mu_fold_phase_text, enum mu_fold_phase, MU_FOLD_PHASES)
 
 /* ---- Helpers ---- */
 
-struct mu_fold_effect *mu_fold_emit(struct mu_fold_effects *out, enum mu_fold_effect_type type)
+struct mu_fold_effect *mu_fold_emit(struct mu_fold *f, enum mu_fold_effect_type type)
 {
-    assert(out->count < MU_FOLD_EFFECTS_MAX);
-    out->items[out->count] = (struct mu_fold_effect){ .type = type };
-    return &out->items[out->count++];
+    assert(f->out->count < MU_FOLD_EFFECTS_MAX);
+    f->out->items[f->out->count] = (struct mu_fold_effect){ .type = type };
+    return &f->out->items[f->out->count++];
 }
 
-struct mu_fold_effect *mu_fold_tell(struct mu_fold_effects *out, enum mu_fold_tell what)
+struct mu_fold_effect *mu_fold_tell(struct mu_fold *f, enum mu_fold_tell what)
 {
-    struct mu_fold_effect *effect = mu_fold_emit(out, MU_FOLD_DO_TELL);
+    struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_TELL);
 
     effect->tell = what;
     return effect;
@@ -42,9 +42,9 @@ uint64_t mu_fold_next_id(struct mu_fold *f)
     return ++f->last_id;
 }
 
-bool mu_fold_is_due(struct mu_fold *f, uint64_t now_ms, uint64_t when_ms)
+bool mu_fold_is_due(struct mu_fold *f, uint64_t when_ms)
 {
-    if (now_ms >= when_ms)
+    if (f->now_ms >= when_ms)
         return true;
     if (when_ms < f->wake_ms)
         f->wake_ms = when_ms;
@@ -106,13 +106,13 @@ static void distrust_without_lease(struct mu_fold *f)
         mu_fold_distrust(&f->job);
 }
 
-void mu_fold_drop_lease(struct mu_fold *f, uint64_t id, struct mu_fold_effects *out)
+static void drop_lease(struct mu_fold *f, uint64_t id)
 {
     struct mu_fold_effect *effect;
 
     if (f->lease_take == 0)
         return;
-    effect = mu_fold_emit(out, MU_FOLD_DO_DROP_LEASE);
+    effect = mu_fold_emit(f, MU_FOLD_DO_DROP_LEASE);
     effect->id = id;
     effect->lease_take = f->lease_take;
     f->lease_take = 0;
@@ -123,37 +123,37 @@ void mu_fold_drop_lease(struct mu_fold *f, uint64_t id, struct mu_fold_effects *
     distrust_without_lease(f);
 }
 
-void mu_fold_become_idle(struct mu_fold *f, struct mu_fold_effects *out)
+static void become_idle(struct mu_fold *f)
 {
     out_of_world(f);
-    mu_fold_drop_lease(f, 0, out);
+    drop_lease(f, 0);
     f->lease_was_lost = false;
     f->phase = MU_FOLD_IDLE;
 }
 
-void mu_fold_tell_failed(struct mu_fold *f, enum mu_fold_event_type asked, struct mu_fold_effects *out)
+void mu_fold_tell_failed(struct mu_fold *f, enum mu_fold_event_type asked)
 {
-    struct mu_fold_effect *effect = mu_fold_tell(out, MU_FOLD_TELL_FAILED);
+    struct mu_fold_effect *effect = mu_fold_tell(f, MU_FOLD_TELL_FAILED);
 
     effect->asked = asked;
     effect->error = &f->error;
     if (asked == MU_FOLD_ON_CLOSE)
         f->closing = false;
     else
-        mu_fold_become_idle(f, out);
+        become_idle(f);
 }
 
-void mu_fold_back_off(struct mu_fold *f, uint64_t now_ms)
+void mu_fold_back_off(struct mu_fold *f)
 {
     uint64_t most_ms = f->lease_ms / 8 < MU_FOLD_RETRY_MAX_MS ? f->lease_ms / 8 : MU_FOLD_RETRY_MAX_MS;
 
     f->retry_ms = f->retry_ms == 0 ? MU_FOLD_RETRY_MS : f->retry_ms * 2;
     if (f->retry_ms > most_ms)
         f->retry_ms = most_ms;
-    f->retry_at_ms = now_ms + mu_rng_jitter(&f->rng, f->retry_ms, 50);
+    f->retry_at_ms = f->now_ms + mu_rng_jitter(&f->rng, f->retry_ms, 50);
 }
 
-void mu_fold_is_heard(struct mu_fold *f, struct mu_fold_effects *out)
+void mu_fold_is_heard(struct mu_fold *f)
 {
     f->ever_heard = true;
     f->retry_ms = 0;
@@ -163,21 +163,21 @@ void mu_fold_is_heard(struct mu_fold *f, struct mu_fold_effects *out)
     f->down = false;
     f->was_away = true;
     distrust_without_lease(f);
-    (void)mu_fold_tell(out, MU_FOLD_TELL_BACKEND_UP);
+    (void)mu_fold_tell(f, MU_FOLD_TELL_BACKEND_UP);
 }
 
-void mu_fold_is_away(struct mu_fold *f, const struct muster_error *error, struct mu_fold_effects *out)
+static void is_away(struct mu_fold *f, const struct muster_error *error)
 {
     if (error != NULL)
         f->away = *error;
     if (f->looking) {
         f->looking = false;
-        mu_fold_tell(out, MU_FOLD_TELL_LOOKED)->error = &f->away;
+        mu_fold_tell(f, MU_FOLD_TELL_LOOKED)->error = &f->away;
     }
     if (f->down)
         return;
     f->down = true;
-    mu_fold_tell(out, MU_FOLD_TELL_BACKEND_DOWN)->error = &f->away;
+    mu_fold_tell(f, MU_FOLD_TELL_BACKEND_DOWN)->error = &f->away;
 }
 
 /* ---- What it means for us ---- */
@@ -224,7 +224,7 @@ struct mu_part_progress mu_fold_progress(const struct mu_fold *f)
     return progress;
 }
 
-static void tell_progress(struct mu_fold *f, struct mu_fold_effects *out)
+static void tell_progress(struct mu_fold *f)
 {
     struct mu_part_progress now = mu_fold_progress(f);
 
@@ -234,31 +234,31 @@ static void tell_progress(struct mu_fold *f, struct mu_fold_effects *out)
         return;
     f->has_told = true;
     f->told = now;
-    (void)mu_fold_tell(out, MU_FOLD_TELL_PROGRESS);
+    (void)mu_fold_tell(f, MU_FOLD_TELL_PROGRESS);
 }
 
-static void enter_world(struct mu_fold *f, int64_t rank, uint64_t now_ms, struct mu_fold_effects *out)
+static void enter_world(struct mu_fold *f, int64_t rank)
 {
     bool *lost = calloc(f->doc.count, sizeof *lost);
 
     if (lost == NULL || mu_fold_world_copy(&f->doc, &f->world) < 0) {
         free(lost);
-        (void)mu_fold_is_due(f, now_ms, now_ms + MU_FOLD_RETRY_MAX_MS); /* no memory: another time */
+        (void)mu_fold_is_due(f, f->now_ms + MU_FOLD_RETRY_MAX_MS); /* no memory: another time */
         return;
     }
     f->lost = lost;
     f->rank = rank;
     f->phase = MU_FOLD_MEMBER;
-    f->joined_ms = now_ms;
+    f->joined_ms = f->now_ms;
     f->told_waiting = false;
     if (f->may_be_marked)
-        (void)mu_fold_emit(out, MU_FOLD_DO_UNMARK);
+        (void)mu_fold_emit(f, MU_FOLD_DO_UNMARK);
     f->marked_lease = 0;
     f->may_be_marked = false;
-    mu_fold_tell(out, MU_FOLD_TELL_JOINED)->round = f->world.round;
+    mu_fold_tell(f, MU_FOLD_TELL_JOINED)->round = f->world.round;
 }
 
-static void observe_joining(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void observe_joining(struct mu_fold *f)
 {
     int64_t rank = mu_fold_has(f, JOB_DOC) ? mu_fold_world_rank(&f->doc, f->id) : -1;
     bool spare = mu_fold_is_spare(f);
@@ -266,23 +266,23 @@ static void observe_joining(struct mu_fold *f, uint64_t now_ms, struct mu_fold_e
     if (mu_fold_has(f, JOB_CLOSED)) {
         (void)mu_fail(&f->error, spare ? MUSTER_ERDZV_GRACEFUL_EXIT : MUSTER_ERDZV_CLOSED,
                       spare ? "the job was closed while this node was a spare" : "the job is closed");
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN, out);
+        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
         return;
     }
     if (f->seen[JOB_DOC].value == KEY_NEWER) {
         f->error = f->newer;
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN, out);
+        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
         return;
     }
     if (rank >= 0 && !was_left(f, f->doc.id) && !is_gone(f, rank)) {
-        enter_world(f, rank, now_ms, out);
+        enter_world(f, rank);
         return;
     }
     if (rank >= 0)
         note_left(f, f->doc.id); /* our record will say so */
     if (spare)
-        f->deadline_ms = now_ms + f->settings.join_ms;
-    tell_progress(f, out);
+        f->deadline_ms = f->now_ms + f->settings.join_ms;
+    tell_progress(f);
 }
 
 static const char *apart_text(const struct mu_fold *f, int64_t apart, char text[static MU_WAITERS_NOTE_MAX])
@@ -303,21 +303,21 @@ const char *mu_fold_note(const struct mu_fold *f, char note[static MU_WAITERS_NO
     return named == NULL && apart > 0 ? apart_text(f, apart, note) : named;
 }
 
-static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void observe_deadline(struct mu_fold *f)
 {
     struct mu_part_progress seen;
     char text[MU_TIMEOUT_TEXT_MAX], note[MU_WAITERS_NOTE_MAX];
 
     if (f->phase != MU_FOLD_JOINING)
         return;
-    if (!f->ever_heard && mu_fold_is_due(f, now_ms, f->first_until_ms) && f->down) {
+    if (!f->ever_heard && mu_fold_is_due(f, f->first_until_ms) && f->down) {
         f->error = f->away;
         f->error.code = MUSTER_ERDZV_CONNECTION;
         (void)mu_wrap(&f->error, f->error.code, "etcd could not be used within %" PRIu64 " s", f->first_ms / 1000);
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN, out);
+        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
         return;
     }
-    if (!mu_fold_is_due(f, now_ms, f->deadline_ms))
+    if (!mu_fold_is_due(f, f->deadline_ms))
         return;
     seen = mu_fold_progress(f);
     if (f->down) {
@@ -345,32 +345,32 @@ static void observe_deadline(struct mu_fold *f, uint64_t now_ms, struct mu_fold_
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "%s%s%s", mu_timeout_text_write(&came, text),
                       has_note ? "; " : "", note);
     }
-    mu_fold_tell_failed(f, MU_FOLD_ON_JOIN, out);
+    mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
 }
 
-static void tell_removed(struct mu_fold *f, struct mu_fold_effects *out)
+static void tell_removed(struct mu_fold *f)
 {
-    mu_fold_tell(out, MU_FOLD_TELL_REMOVED)->round = f->world.round;
-    mu_fold_become_idle(f, out);
+    mu_fold_tell(f, MU_FOLD_TELL_REMOVED)->round = f->world.round;
+    become_idle(f);
 }
 
-static void observe_member(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void observe_member(struct mu_fold *f)
 {
     bool more = false;
 
     if (f->seen[JOB_DOC].value == KEY_NEWER) {
         f->error = f->newer;
-        mu_fold_tell_failed(f, MU_FOLD_ON_TIME, out);
+        mu_fold_tell_failed(f, MU_FOLD_ON_TIME);
         return;
     }
     if (mu_fold_has(f, JOB_DOC) && f->doc.id != f->world.id) {
-        tell_removed(f, out);
+        tell_removed(f);
         return;
     }
     if (!mu_fold_has(f, JOB_NEWS) || f->news.world != f->world.id)
         return;
     if (mu_fold_news_gone(&f->news, f->rank)) {
-        tell_removed(f, out);
+        tell_removed(f);
         return;
     }
     for (size_t i = 0; i < f->news.gone_count; i++) {
@@ -380,11 +380,11 @@ static void observe_member(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
         more = true;
     }
     if (more)
-        mu_fold_tell(out, MU_FOLD_TELL_LOST)->round = f->world.round;
+        mu_fold_tell(f, MU_FOLD_TELL_LOST)->round = f->world.round;
     /* Not while etcd is away: workers would be stopped for a round that cannot come. */
     if (f->news.waiting > 0 && !f->told_waiting && !mu_fold_has(f, JOB_CLOSED) && !f->down &&
-        mu_fold_is_due(f, now_ms, f->joined_ms + f->world.hold_ms)) {
-        struct mu_fold_effect *effect = mu_fold_tell(out, MU_FOLD_TELL_WAITING);
+        mu_fold_is_due(f, f->joined_ms + f->world.hold_ms)) {
+        struct mu_fold_effect *effect = mu_fold_tell(f, MU_FOLD_TELL_WAITING);
 
         f->told_waiting = true;
         effect->round = f->world.round;
@@ -393,37 +393,37 @@ static void observe_member(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
     }
 }
 
-static void observe_closed(struct mu_fold *f, struct mu_fold_effects *out)
+static void observe_closed(struct mu_fold *f)
 {
     if (!mu_fold_has(f, JOB_CLOSED) || (f->told_closed && !f->closing))
         return;
     f->told_closed = true;
-    mu_fold_tell(out, MU_FOLD_TELL_CLOSED)->asked = f->closing ? MU_FOLD_ON_CLOSE : MU_FOLD_ON_TIME;
+    mu_fold_tell(f, MU_FOLD_TELL_CLOSED)->asked = f->closing ? MU_FOLD_ON_CLOSE : MU_FOLD_ON_TIME;
     f->closing = false;
 }
 
-static void observe(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void observe(struct mu_fold *f)
 {
     if (f->foreign.code != 0) {
         f->told_foreign = f->foreign;
         f->foreign.code = 0;
-        mu_fold_tell(out, MU_FOLD_TELL_FOREIGN)->error = &f->told_foreign;
+        mu_fold_tell(f, MU_FOLD_TELL_FOREIGN)->error = &f->told_foreign;
     }
     if (f->job.loaded) {
         if (f->phase == MU_FOLD_JOINING)
-            observe_joining(f, now_ms, out);
+            observe_joining(f);
         if (f->phase == MU_FOLD_MEMBER) /* the world that we have just entered may be over */
-            observe_member(f, now_ms, out);
-        observe_closed(f, out);
+            observe_member(f);
+        observe_closed(f);
     }
-    observe_deadline(f, now_ms, out);
-    if (f->closing && mu_fold_is_due(f, now_ms, f->close_deadline_ms)) {
+    observe_deadline(f);
+    if (f->closing && mu_fold_is_due(f, f->close_deadline_ms)) {
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "the job could not be closed within %" PRIu64 " s",
                       f->settings.close_ms / 1000);
-        mu_fold_tell_failed(f, MU_FOLD_ON_CLOSE, out);
+        mu_fold_tell_failed(f, MU_FOLD_ON_CLOSE);
     }
     if (f->looking && f->job.loaded && !f->down) {
-        struct mu_fold_effect *effect = mu_fold_tell(out, MU_FOLD_TELL_LOOKED);
+        struct mu_fold_effect *effect = mu_fold_tell(f, MU_FOLD_TELL_LOOKED);
 
         f->looking = false;
         effect->closed = mu_fold_has(f, JOB_CLOSED);
@@ -436,20 +436,20 @@ static void observe(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *
 
 /* ---- Events ---- */
 
-static void on_join(struct mu_fold *f, uint64_t now_ms)
+static void on_join(struct mu_fold *f)
 {
     assert(f->phase == MU_FOLD_IDLE || f->phase == MU_FOLD_MEMBER);
     out_of_world(f);
     f->phase = MU_FOLD_JOINING;
-    f->deadline_ms = now_ms + f->settings.join_ms;
+    f->deadline_ms = f->now_ms + f->settings.join_ms;
     f->has_told = false;
-    f->first_until_ms = now_ms + f->first_ms;
+    f->first_until_ms = f->now_ms + f->first_ms;
     f->crowd = (struct mu_waiters){ .count = 0 };
-    f->join_since_ms = now_ms;
-    f->look_at_ms = now_ms + mu_waiters_next_ms(0, f->settings.join_ms);
+    f->join_since_ms = f->now_ms;
+    f->look_at_ms = f->now_ms + mu_waiters_next_ms(0, f->settings.join_ms);
 }
 
-static void on_leave(struct mu_fold *f, struct mu_fold_effects *out)
+static void on_leave(struct mu_fold *f)
 {
     if (f->phase == MU_FOLD_LEAVING)
         return;
@@ -457,43 +457,43 @@ static void on_leave(struct mu_fold *f, struct mu_fold_effects *out)
     f->lease_was_lost = false;
     if (f->lease_take == 0) {
         f->phase = MU_FOLD_IDLE;
-        (void)mu_fold_tell(out, MU_FOLD_TELL_LEFT);
+        (void)mu_fold_tell(f, MU_FOLD_TELL_LEFT);
         return;
     }
     f->phase = MU_FOLD_LEAVING;
     f->drop_id = mu_fold_next_id(f);
-    mu_fold_drop_lease(f, f->drop_id, out);
+    drop_lease(f, f->drop_id);
 }
 
-static void on_dropped(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+static void on_dropped(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (f->phase != MU_FOLD_LEAVING || event->id != f->drop_id)
         return;
     f->phase = MU_FOLD_IDLE;
-    (void)mu_fold_tell(out, MU_FOLD_TELL_LEFT);
+    (void)mu_fold_tell(f, MU_FOLD_TELL_LEFT);
 }
 
-static void on_leased(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+static void on_leased(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (event->id == 0 || event->id != f->lease_take)
         return;
     assert(event->lease != 0);
-    mu_fold_is_heard(f, out);
+    mu_fold_is_heard(f);
     f->lease = event->lease;
     f->record_is = RECORD_MISSING;
     if (f->lease_was_lost)
-        mu_fold_begin_grace(f, event->now_ms);
+        mu_fold_begin_grace(f);
     f->lease_was_lost = false;
 }
 
-static void refused(struct mu_fold *f, const struct muster_error *error, struct mu_fold_effects *out)
+static void refused(struct mu_fold *f, const struct muster_error *error)
 {
     if (error != NULL)
         f->error = *error;
     if (f->closing)
-        mu_fold_tell_failed(f, MU_FOLD_ON_CLOSE, out);
+        mu_fold_tell_failed(f, MU_FOLD_ON_CLOSE);
     if (f->phase == MU_FOLD_JOINING)
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN, out);
+        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
 }
 
 /* The join ends with it: that etcd is away would be another story. */
@@ -502,7 +502,7 @@ static bool ends_join(const struct mu_fold *f, const struct mu_fold_event *event
     return event->final && f->phase == MU_FOLD_JOINING && !f->looking;
 }
 
-static void on_lease_lost(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+static void on_lease_lost(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (event->id == 0 || event->id != f->lease_take)
         return;
@@ -510,23 +510,23 @@ static void on_lease_lost(struct mu_fold *f, const struct mu_fold_event *event, 
         f->lease_was_lost = true;
         mu_fold_distrust(&f->job);
     } else {
-        mu_fold_back_off(f, event->now_ms);
+        mu_fold_back_off(f);
         if (!ends_join(f, event))
-            mu_fold_is_away(f, event->error, out);
+            is_away(f, event->error);
     }
     f->lease_take = 0;
     f->lease = 0;
     f->record_is = RECORD_MISSING;
     if (event->final)
-        refused(f, event->error, out);
+        refused(f, event->error);
 }
 
-static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (event->id == 0 || event->id != f->write_id)
         return;
     f->write_id = 0;
-    mu_fold_is_heard(f, out);
+    mu_fold_is_heard(f);
     if (f->writing == RECORD) {
         f->record_is = f->lease_take == 0 || f->lease_take != f->write_take ? RECORD_MISSING
                        : f->record.joining                                  ? RECORD_JOINS
@@ -540,20 +540,20 @@ static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event, struc
         return;
     }
     if (f->writing == WORLD && event->held) {
-        struct mu_fold_effect *effect = mu_fold_tell(out, MU_FOLD_TELL_COMPLETED);
+        struct mu_fold_effect *effect = mu_fold_tell(f, MU_FOLD_TELL_COMPLETED);
 
         effect->round = f->write_round;
         effect->count = f->write_count;
     }
     if (event->held && f->job.loaded && f->write_loads == f->loads) {
         f->awaited_mod = event->revision;
-        f->awaited_until_ms = event->now_ms + f->lease_ms;
+        f->awaited_until_ms = f->now_ms + f->lease_ms;
     } else {
         mu_fold_distrust(&f->job);
     }
 }
 
-static void on_failed(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (event->id == 0)
         return;
@@ -564,7 +564,7 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event, stru
         if (ours && event->lease_gone && f->lease != 0 && f->write_take == f->lease_take)
             f->lease_was_lost = true;
         if ((f->writing == RECORD || f->lease_was_lost) && f->write_take == f->lease_take)
-            mu_fold_drop_lease(f, 0, out); /* a record in doubt must not come back later */
+            drop_lease(f, 0); /* a record in doubt must not come back later */
         if (event->lease_gone && f->writing == RECORD_BACK) {
             mu_leader_end_put_back(f, true);
         } else if (event->lease_gone && !ours) {
@@ -584,30 +584,30 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event, stru
     } else {
         return;
     }
-    mu_fold_back_off(f, event->now_ms);
+    mu_fold_back_off(f);
     if (!event->lease_gone && !ends_join(f, event))
-        mu_fold_is_away(f, event->error, out);
+        is_away(f, event->error);
     if (event->final)
-        refused(f, event->error, out);
+        refused(f, event->error);
 }
 
-static void on_granted(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+static void on_granted(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (event->id == 0 || event->id != f->grant_id)
         return;
     f->grant_id = 0;
     f->granted_job = event->lease;
-    f->keep_at_ms = event->now_ms + f->job_lease_ms / 3;
-    mu_fold_is_heard(f, out);
+    f->keep_at_ms = f->now_ms + f->job_lease_ms / 3;
+    mu_fold_is_heard(f);
 }
 
-static void on_kept(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+static void on_kept(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (event->id == 0 || event->id != f->keep_id)
         return;
     f->keep_id = 0;
-    mu_fold_is_heard(f, out);
-    f->keep_at_ms = event->now_ms + f->job_lease_ms / 3;
+    mu_fold_is_heard(f);
+    f->keep_at_ms = f->now_ms + f->job_lease_ms / 3;
     if (event->held)
         return;
     f->dead_job = f->keep_lease;
@@ -652,70 +652,70 @@ static void on_crowd(struct mu_fold *f, const struct mu_fold_event *event)
     free(items);
 }
 
-static void on_trouble(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+static void on_trouble(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (event->error != NULL)
-        mu_fold_is_away(f, event->error, out);
+        is_away(f, event->error);
     else
-        mu_fold_is_heard(f, out);
+        mu_fold_is_heard(f);
 }
 
-static void handle(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+static void handle(struct mu_fold *f, const struct mu_fold_event *event)
 {
     switch (event->type) {
     case MU_FOLD_ON_JOIN:
         f->active = true;
-        on_join(f, event->now_ms);
+        on_join(f);
         break;
     case MU_FOLD_ON_LEAVE:
-        on_leave(f, out);
+        on_leave(f);
         break;
     case MU_FOLD_ON_CLOSE:
         f->active = true;
         f->closing = true;
-        f->close_deadline_ms = event->now_ms + f->settings.close_ms;
+        f->close_deadline_ms = f->now_ms + f->settings.close_ms;
         break;
     case MU_FOLD_ON_LOOK:
         f->active = true;
         f->looking = true;
         if (f->down && f->job.loaded) /* no request is under way that would fail */
-            mu_fold_is_away(f, NULL, out);
+            is_away(f, NULL);
         break;
     case MU_FOLD_ON_LOADED:
-        mu_fold_on_loaded(f, event, out);
+        mu_fold_on_loaded(f, event);
         break;
     case MU_FOLD_ON_CHANGED:
-        mu_fold_on_changed(f, event, out);
+        mu_fold_on_changed(f, event);
         break;
     case MU_FOLD_ON_STALE:
         mu_fold_distrust(event->scope == MU_FOLD_JOB ? &f->job : &f->nodes);
         break;
     case MU_FOLD_ON_TROUBLE:
-        on_trouble(f, event, out);
+        on_trouble(f, event);
         break;
     case MU_FOLD_ON_LEASED:
-        on_leased(f, event, out);
+        on_leased(f, event);
         break;
     case MU_FOLD_ON_LEASE_LOST:
-        on_lease_lost(f, event, out);
+        on_lease_lost(f, event);
         break;
     case MU_FOLD_ON_DROPPED:
-        on_dropped(f, event, out);
+        on_dropped(f, event);
         break;
     case MU_FOLD_ON_WROTE:
-        on_wrote(f, event, out);
+        on_wrote(f, event);
         break;
     case MU_FOLD_ON_GRANTED:
-        on_granted(f, event, out);
+        on_granted(f, event);
         break;
     case MU_FOLD_ON_KEPT:
-        on_kept(f, event, out);
+        on_kept(f, event);
         break;
     case MU_FOLD_ON_CROWD:
         on_crowd(f, event);
         break;
     case MU_FOLD_ON_REQUEST_FAILED:
-        on_failed(f, event, out);
+        on_failed(f, event);
         break;
     case MU_FOLD_ON_TIME:
         break;
@@ -738,13 +738,16 @@ void mu_fold_step(struct mu_fold *f, const struct mu_fold_event *event, struct m
 {
     check(f);
     out->count = 0;
-    handle(f, event, out);
+    f->out = out;
+    f->now_ms = event->now_ms;
+    handle(f, event);
     f->wake_ms = UINT64_MAX;
-    observe(f, event->now_ms, out);
-    mu_fold_drive(f, event->now_ms, out);
+    observe(f);
+    mu_fold_drive(f);
     check(f);
-    for (unsigned i = 0; i < out->count; i++) /* a loss is told of the world that we are in */
-        assert(out->items[i].type != MU_FOLD_DO_TELL || out->items[i].tell != MU_FOLD_TELL_LOST || f->world.id != 0);
+    for (unsigned i = 0; i < f->out->count; i++) /* a loss is told of the world that we are in */
+        assert(f->out->items[i].type != MU_FOLD_DO_TELL || f->out->items[i].tell != MU_FOLD_TELL_LOST ||
+               f->world.id != 0);
 }
 
 uint64_t mu_fold_deadline_ms(const struct mu_fold *f)

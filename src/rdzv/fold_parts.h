@@ -41,7 +41,8 @@ struct mu_fold {
     uint64_t id, lease_ms, job_lease_ms, first_ms;
     struct mu_rng rng;
     enum mu_fold_phase phase;
-    uint64_t last_id, wake_ms;
+    uint64_t now_ms, last_id, wake_ms;
+    struct mu_fold_effects *out; /* of this step */
     /* What is in etcd, as far as we know. */
     bool ever_heard;
     uint64_t first_until_ms;
@@ -111,17 +112,14 @@ struct mu_fold {
 };
 
 /* fold.c */
-struct mu_fold_effect *mu_fold_emit(struct mu_fold_effects *out, enum mu_fold_effect_type type);
-struct mu_fold_effect *mu_fold_tell(struct mu_fold_effects *out, enum mu_fold_tell what);
+struct mu_fold_effect *mu_fold_emit(struct mu_fold *f, enum mu_fold_effect_type type);
+struct mu_fold_effect *mu_fold_tell(struct mu_fold *f, enum mu_fold_tell what);
 uint64_t mu_fold_next_id(struct mu_fold *f);
-bool mu_fold_is_due(struct mu_fold *f, uint64_t now_ms, uint64_t when_ms);
+bool mu_fold_is_due(struct mu_fold *f, uint64_t when_ms);
 bool mu_fold_is_present(const struct mu_fold *f);
-void mu_fold_drop_lease(struct mu_fold *f, uint64_t id, struct mu_fold_effects *out);
-void mu_fold_become_idle(struct mu_fold *f, struct mu_fold_effects *out);
-void mu_fold_tell_failed(struct mu_fold *f, enum mu_fold_event_type asked, struct mu_fold_effects *out);
-void mu_fold_back_off(struct mu_fold *f, uint64_t now_ms);
-void mu_fold_is_heard(struct mu_fold *f, struct mu_fold_effects *out);
-void mu_fold_is_away(struct mu_fold *f, const struct muster_error *error, struct mu_fold_effects *out);
+void mu_fold_tell_failed(struct mu_fold *f, enum mu_fold_event_type asked);
+void mu_fold_back_off(struct mu_fold *f);
+void mu_fold_is_heard(struct mu_fold *f);
 void mu_fold_distrust(struct view *view);
 bool mu_fold_is_spare(const struct mu_fold *f);
 
@@ -129,29 +127,29 @@ bool mu_fold_is_spare(const struct mu_fold *f);
 extern const char *const mu_fold_key_names[JOB_KEYS];
 bool mu_fold_has(const struct mu_fold *f, enum job_key key); /* and it is ours */
 void mu_fold_see_foreign(struct mu_fold *f, const struct mu_fold_kv *kv, const char *then);
-void mu_fold_begin_grace(struct mu_fold *f, uint64_t now_ms);
-void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out);
-void mu_fold_on_changed(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out);
+void mu_fold_begin_grace(struct mu_fold *f);
+void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event);
+void mu_fold_on_changed(struct mu_fold *f, const struct mu_fold_event *event);
 
 /* fold_write.c */
 void mu_fold_put(struct mu_fold *f, const char *key, const struct mu_buf *value, int64_t lease);
 void mu_fold_compare(struct mu_fold *f, enum mu_fold_compare_kind kind, const char *key, int64_t revision);
 void mu_fold_compare_key(struct mu_fold *f, enum job_key key);
 void mu_fold_name_record(struct mu_fold *f, uint64_t id, uint64_t lease);
-void mu_fold_send(struct mu_fold *f, enum written what, struct mu_fold_effects *out);
-bool mu_fold_is_encoded(struct mu_fold *f, int rc, uint64_t now_ms);
-int64_t mu_fold_need_job_lease(struct mu_fold *f, struct mu_fold_effects *out);
-void mu_fold_load(struct mu_fold *f, struct view *view, enum mu_fold_scope scope, struct mu_fold_effects *out);
-void mu_fold_drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out);
+void mu_fold_send(struct mu_fold *f, enum written what);
+bool mu_fold_is_encoded(struct mu_fold *f, int rc);
+int64_t mu_fold_need_job_lease(struct mu_fold *f);
+void mu_fold_load(struct mu_fold *f, struct view *view, enum mu_fold_scope scope);
+void mu_fold_drive(struct mu_fold *f);
 
 /* leader.c */
 void mu_leader_forget(struct mu_fold *f);
 bool mu_leader_parse_key(struct mu_slice key, uint64_t *ret_id, uint64_t *ret_under);
 bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv);
-bool mu_leader_put_back(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out);
+bool mu_leader_put_back(struct mu_fold *f);
 void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone);
 bool mu_leader_renew_gone(struct mu_fold *f);
-void mu_leader_fold(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out);
-void mu_leader_drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out);
+void mu_leader_fold(struct mu_fold *f);
+void mu_leader_drive(struct mu_fold *f);
 
 #endif

@@ -38,13 +38,13 @@ static void set_seen(struct mu_fold *f, enum job_key key, int rc, const struct m
     seen->lease = kv->lease;
 }
 
-void mu_fold_begin_grace(struct mu_fold *f, uint64_t now_ms)
+void mu_fold_begin_grace(struct mu_fold *f)
 {
-    if (now_ms + f->lease_ms > f->grace_until_ms)
-        f->grace_until_ms = now_ms + f->lease_ms;
+    if (f->now_ms + f->lease_ms > f->grace_until_ms)
+        f->grace_until_ms = f->now_ms + f->lease_ms;
 }
 
-static bool apply_doc(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t now_ms)
+static bool apply_doc(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
     uint64_t before = mu_fold_has(f, JOB_DOC) ? f->doc.id : 0;
     bool is_new = kv->mod != f->seen[JOB_DOC].mod;
@@ -57,14 +57,14 @@ static bool apply_doc(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t n
         return false;
     set_seen(f, JOB_DOC, rc, kv);
     if (f->seen[JOB_DOC].value == KEY_FOREIGN && is_new)
-        mu_fold_begin_grace(f, now_ms);
+        mu_fold_begin_grace(f);
     if (f->seen[JOB_DOC].value == KEY_NEWER)
         (void)mu_fail(&f->newer, MUSTER_ERDZV_STATE, "a newer version of muster wrote job/doc: %.200s", why.text);
     if (rc < 0 || f->doc.id == before)
         return true;
     if (f->doc.id != f->doc_since) {
         f->doc_since = f->doc.id;
-        f->doc_since_ms = now_ms;
+        f->doc_since_ms = f->now_ms;
         f->call_since_ms = UINT64_MAX;
     }
     if (mu_leader_renew_gone(f))
@@ -74,7 +74,7 @@ static bool apply_doc(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t n
     return false;
 }
 
-static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t now_ms)
+static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
     bool had = mu_fold_has(f, JOB_NEWS), grace = had && f->news.grace, again = had && f->seen[JOB_NEWS].mod == kv->mod;
     int rc = mu_fold_news_read(kv->value, &f->news, NULL);
@@ -83,11 +83,11 @@ static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t 
         return false;
     set_seen(f, JOB_NEWS, rc, kv);
     if (!again)
-        f->news_since_ms = now_ms;
+        f->news_since_ms = f->now_ms;
     if (rc < 0)
         return true;
     if (f->news.grace && !grace)
-        mu_fold_begin_grace(f, now_ms);
+        mu_fold_begin_grace(f);
     for (size_t i = 0; f->gone != NULL && f->news.world == f->doc.id && i < f->news.gone_count; i++)
         if (f->news.gone[i] < f->doc.count)
             f->gone[f->news.gone[i]] = true;
@@ -125,7 +125,7 @@ static bool is_key(const struct mu_fold_kv *kv, enum job_key key)
 }
 
 /* False: no memory. */
-static bool apply_job(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t now_ms)
+static bool apply_job(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
     if (kv->mod > f->job_mod)
         f->job_mod = kv->mod;
@@ -133,19 +133,19 @@ static bool apply_job(struct mu_fold *f, const struct mu_fold_kv *kv, uint64_t n
         if (is_key(kv, key))
             f->seen[key].value = KEY_NONE;
     if (kv->deleted && is_key(kv, JOB_DOC))
-        mu_fold_begin_grace(f, now_ms); /* whoever holds it has time to put it back */
+        mu_fold_begin_grace(f); /* whoever holds it has time to put it back */
     if (kv->deleted)
         return true;
     if (is_key(kv, JOB_DOC))
-        return apply_doc(f, kv, now_ms);
+        return apply_doc(f, kv);
     if (is_key(kv, JOB_NEWS))
-        return apply_news(f, kv, now_ms);
+        return apply_news(f, kv);
     if (is_key(kv, JOB_LEADER))
         return apply_leader(f, kv);
     return !is_key(kv, JOB_CLOSED) || apply_closed(f, kv);
 }
 
-void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event)
 {
     struct view *view = event->scope == MU_FOLD_JOB ? &f->job : &f->nodes;
     bool whole = true;
@@ -164,26 +164,26 @@ void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event, str
         for (size_t i = 0; whole && i < event->count; i++) {
             if (is_key(&event->kvs[i], JOB_NEWS))
                 f->seen[JOB_NEWS].value = news; /* grace is a matter of whether it was there before */
-            whole = apply_job(f, &event->kvs[i], event->now_ms);
+            whole = apply_job(f, &event->kvs[i]);
         }
         if (had_doc && !mu_fold_has(f, JOB_DOC) && whole)
-            mu_fold_begin_grace(f, event->now_ms);
+            mu_fold_begin_grace(f);
     } else {
         mu_leader_forget(f);
         for (size_t i = 0; whole && i < event->count; i++)
             whole = mu_leader_apply(f, &event->kvs[i]);
     }
     if (whole) {
-        mu_fold_is_heard(f, out);
+        mu_fold_is_heard(f);
         view->loaded = true;
         if (event->scope == MU_FOLD_JOB)
             f->was_away = false;
     } else {
-        mu_fold_back_off(f, event->now_ms);
+        mu_fold_back_off(f);
     }
 }
 
-void mu_fold_on_changed(struct mu_fold *f, const struct mu_fold_event *event, struct mu_fold_effects *out)
+void mu_fold_on_changed(struct mu_fold *f, const struct mu_fold_event *event)
 {
     struct view *view = event->scope == MU_FOLD_JOB ? &f->job : &f->nodes;
     bool whole = true;
@@ -191,12 +191,11 @@ void mu_fold_on_changed(struct mu_fold *f, const struct mu_fold_event *event, st
     if (!view->loaded)
         return;
     for (size_t i = 0; whole && i < event->count; i++)
-        whole = event->scope == MU_FOLD_JOB ? apply_job(f, &event->kvs[i], event->now_ms)
-                                            : mu_leader_apply(f, &event->kvs[i]);
+        whole = event->scope == MU_FOLD_JOB ? apply_job(f, &event->kvs[i]) : mu_leader_apply(f, &event->kvs[i]);
     if (whole) {
-        mu_fold_is_heard(f, out);
+        mu_fold_is_heard(f);
         return;
     }
     mu_fold_distrust(view);
-    mu_fold_back_off(f, event->now_ms);
+    mu_fold_back_off(f);
 }

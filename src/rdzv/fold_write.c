@@ -32,9 +32,9 @@ static bool is_place_empty(const struct mu_fold *f)
     return f->seen[JOB_LEADER].value == KEY_NONE || f->seen[JOB_LEADER].value == KEY_FOREIGN;
 }
 
-void mu_fold_send(struct mu_fold *f, enum written what, struct mu_fold_effects *out)
+void mu_fold_send(struct mu_fold *f, enum written what)
 {
-    struct mu_fold_effect *effect = mu_fold_emit(out, MU_FOLD_DO_WRITE);
+    struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_WRITE);
 
     f->writing = what;
     f->write_id = mu_fold_next_id(f);
@@ -46,13 +46,13 @@ void mu_fold_send(struct mu_fold *f, enum written what, struct mu_fold_effects *
 }
 
 /* Encodings that fail for want of memory are tried again later. */
-bool mu_fold_is_encoded(struct mu_fold *f, int rc, uint64_t now_ms)
+bool mu_fold_is_encoded(struct mu_fold *f, int rc)
 {
     f->write = (struct mu_fold_write){ .compares_count = 0 };
     if (rc == 0)
         return true;
-    mu_fold_back_off(f, now_ms);
-    (void)mu_fold_is_due(f, now_ms, f->retry_at_ms);
+    mu_fold_back_off(f);
+    (void)mu_fold_is_due(f, f->retry_at_ms);
     return false;
 }
 
@@ -69,17 +69,17 @@ static bool wants_record(const struct mu_fold *f)
 
 /* A node that waits does not see its own record: it is put again if somebody has overwritten it, and else nothing is
  * written. */
-static void check_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void check_record(struct mu_fold *f)
 {
     f->checks_record = false;
-    if (!mu_fold_is_encoded(f, mu_fold_record_write(&f->record, &f->value), now_ms))
+    if (!mu_fold_is_encoded(f, mu_fold_record_write(&f->record, &f->value)))
         return;
     mu_fold_name_record(f, f->id, (uint64_t)f->lease);
     mu_fold_compare(f, MU_FOLD_MOD, f->key, f->record_mod);
     f->write.else_puts[0] = (struct mu_fold_put){ mu_slice_str(f->key), mu_buf_slice(&f->value), f->lease };
     f->write.else_count = 1;
     f->write.repeatable = true;
-    mu_fold_send(f, RECORD, out);
+    mu_fold_send(f, RECORD);
 }
 
 /* Its key, into f->key. */
@@ -91,7 +91,7 @@ void mu_fold_name_record(struct mu_fold *f, uint64_t id, uint64_t lease)
 }
 
 /* The record, and with it the leader's place if that is empty. Each of the two ways puts the record. */
-static void write_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void write_record(struct mu_fold *f)
 {
     int rc;
 
@@ -101,7 +101,7 @@ static void write_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effe
     rc = mu_fold_record_write(&f->record, &f->value);
     if (rc == 0)
         rc = mu_fold_mark_write(f->id, &f->mark);
-    if (!mu_fold_is_encoded(f, rc, now_ms))
+    if (!mu_fold_is_encoded(f, rc))
         return;
     mu_fold_name_record(f, f->id, (uint64_t)f->lease);
     f->write.repeatable = true;
@@ -113,16 +113,16 @@ static void write_record(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effe
         f->write.else_count = 1;
     }
     f->written_world = f->record.world;
-    mu_fold_send(f, RECORD, out);
+    mu_fold_send(f, RECORD);
 }
 
-static void write_crown(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void write_crown(struct mu_fold *f)
 {
-    if (!mu_fold_is_encoded(f, mu_fold_mark_write(f->id, &f->mark), now_ms))
+    if (!mu_fold_is_encoded(f, mu_fold_mark_write(f->id, &f->mark)))
         return;
     mu_fold_compare_key(f, JOB_LEADER);
     mu_fold_put(f, "job/folder", &f->mark, f->lease);
-    mu_fold_send(f, CROWN, out);
+    mu_fold_send(f, CROWN);
 }
 
 int64_t mu_fold_job_lease(const struct mu_fold *f)
@@ -138,32 +138,32 @@ int64_t mu_fold_job_lease(const struct mu_fold *f)
 }
 
 /* 0: it is being taken. */
-int64_t mu_fold_need_job_lease(struct mu_fold *f, struct mu_fold_effects *out)
+int64_t mu_fold_need_job_lease(struct mu_fold *f)
 {
     int64_t lease = mu_fold_job_lease(f);
 
     if (lease == 0 && f->grant_id == 0) {
         f->grant_id = mu_fold_next_id(f);
-        mu_fold_emit(out, MU_FOLD_DO_GRANT_JOB)->id = f->grant_id;
+        mu_fold_emit(f, MU_FOLD_DO_GRANT_JOB)->id = f->grant_id;
     }
     return lease;
 }
 
-static void write_closed(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void write_closed(struct mu_fold *f)
 {
-    int64_t lease = mu_fold_need_job_lease(f, out);
+    int64_t lease = mu_fold_need_job_lease(f);
 
-    if (lease == 0 || !mu_fold_is_encoded(f, mu_fold_mark_write(f->id, &f->mark), now_ms))
+    if (lease == 0 || !mu_fold_is_encoded(f, mu_fold_mark_write(f->id, &f->mark)))
         return;
     mu_fold_compare_key(f, JOB_CLOSED);
     mu_fold_put(f, "job/closed", &f->mark, lease);
-    mu_fold_send(f, CLOSED_MARK, out);
+    mu_fold_send(f, CLOSED_MARK);
 }
 
-static void write_restored(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void write_restored(struct mu_fold *f)
 {
     struct mu_fold_news news = { .world = f->world.id, .last_call_ms = -1, .grace = true };
-    int64_t lease = mu_fold_need_job_lease(f, out);
+    int64_t lease = mu_fold_need_job_lease(f);
     int rc = MUSTER_ENOMEM;
 
     if (lease == 0)
@@ -176,19 +176,19 @@ static void write_restored(struct mu_fold *f, uint64_t now_ms, struct mu_fold_ef
         rc = mu_fold_news_write(&news, &f->value);
     }
     mu_fold_news_done(&news);
-    if (!mu_fold_is_encoded(f, rc, now_ms))
+    if (!mu_fold_is_encoded(f, rc))
         return;
     mu_fold_compare_key(f, JOB_DOC);
     mu_fold_put(f, "job/doc", &f->world.bytes, lease);
     mu_fold_put(f, "job/news", &f->value, lease);
-    mu_fold_send(f, RESTORED, out);
+    mu_fold_send(f, RESTORED);
 }
 
 /* ---- What is to be done ---- */
 
-void mu_fold_load(struct mu_fold *f, struct view *view, enum mu_fold_scope scope, struct mu_fold_effects *out)
+void mu_fold_load(struct mu_fold *f, struct view *view, enum mu_fold_scope scope)
 {
-    struct mu_fold_effect *effect = mu_fold_emit(out, MU_FOLD_DO_LOAD);
+    struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_LOAD);
 
     view->load_id = mu_fold_next_id(f);
     effect->id = view->load_id;
@@ -205,66 +205,65 @@ static uint64_t turn_ms(struct mu_fold *f, uint64_t step_ms)
 }
 
 /* An empty place, or a missing document: whose turn it is. */
-static bool is_my_turn(struct mu_fold *f, bool wanted, uint64_t *at_ms, uint64_t step_ms, uint64_t now_ms)
+static bool is_my_turn(struct mu_fold *f, bool wanted, uint64_t *at_ms, uint64_t step_ms)
 {
     if (!wanted) {
         *at_ms = UINT64_MAX;
         return false;
     }
     if (*at_ms == UINT64_MAX)
-        *at_ms = now_ms + turn_ms(f, step_ms);
-    return mu_fold_is_due(f, now_ms, *at_ms);
+        *at_ms = f->now_ms + turn_ms(f, step_ms);
+    return mu_fold_is_due(f, *at_ms);
 }
 
-static void write_something(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void write_something(struct mu_fold *f)
 {
     bool restores = f->phase == MU_FOLD_MEMBER && f->job.loaded && !mu_fold_has(f, JOB_DOC) && f->lease != 0;
     bool crowns =
         mu_fold_is_present(f) && f->job.loaded && is_place_empty(f) && f->lease != 0 && f->record_is != RECORD_MISSING;
-    bool my_restore = is_my_turn(f, restores, &f->restore_at_ms, MU_FOLD_RESTORE_MS, now_ms);
-    bool my_crown = is_my_turn(f, crowns, &f->crown_at_ms, MU_FOLD_CROWN_MS, now_ms);
+    bool my_restore = is_my_turn(f, restores, &f->restore_at_ms, MU_FOLD_RESTORE_MS);
+    bool my_crown = is_my_turn(f, crowns, &f->crown_at_ms, MU_FOLD_CROWN_MS);
 
     if (f->write_id != 0)
         return;
     if (wants_record(f)) {
-        write_record(f, now_ms, out);
+        write_record(f);
         return;
     }
     if (!f->job.loaded)
         return;
     if (f->checks_record && f->phase == MU_FOLD_JOINING && f->lease != 0) {
-        check_record(f, now_ms, out);
+        check_record(f);
         return;
     }
     if (f->job_mod < f->awaited_mod) {
-        if (!mu_fold_is_due(f, now_ms, f->awaited_until_ms))
+        if (!mu_fold_is_due(f, f->awaited_until_ms))
             return;
         mu_fold_distrust(&f->job); /* it must have come by now: what we watch is not what we wrote to */
-        mu_fold_load(f, &f->job, MU_FOLD_JOB, out);
+        mu_fold_load(f, &f->job, MU_FOLD_JOB);
         return;
     }
     if (!mu_fold_has(f, JOB_CLOSED) && (f->closing || (f->told_closed && f->phase == MU_FOLD_MEMBER)))
-        write_closed(f, now_ms, out);
+        write_closed(f);
     else if (my_restore)
-        write_restored(f, now_ms, out);
+        write_restored(f);
     else if (my_crown)
-        write_crown(f, now_ms, out);
-    else if (mu_fold_is_leader(f) && f->nodes.loaded && !restores && !mu_leader_put_back(f, now_ms, out))
-        mu_leader_fold(f, now_ms, out);
+        write_crown(f);
+    else if (mu_fold_is_leader(f) && f->nodes.loaded && !restores && !mu_leader_put_back(f))
+        mu_leader_fold(f);
 }
 
 /* The leader's mark speaks for all who wait with it. */
-static void look_around(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+static void look_around(struct mu_fold *f)
 {
     struct mu_fold_effect *effect;
 
-    if (f->phase != MU_FOLD_JOINING || !f->job.loaded || mu_fold_is_spare(f) ||
-        !mu_fold_is_due(f, now_ms, f->look_at_ms))
+    if (f->phase != MU_FOLD_JOINING || !f->job.loaded || mu_fold_is_spare(f) || !mu_fold_is_due(f, f->look_at_ms))
         return;
-    f->look_at_ms = f->join_since_ms + mu_waiters_next_ms(now_ms - f->join_since_ms, f->settings.join_ms);
-    (void)mu_fold_is_due(f, now_ms, f->look_at_ms);
+    f->look_at_ms = f->join_since_ms + mu_waiters_next_ms(f->now_ms - f->join_since_ms, f->settings.join_ms);
+    (void)mu_fold_is_due(f, f->look_at_ms);
     f->checks_record = !mu_fold_is_leader(f); /* which sees it */
-    effect = mu_fold_emit(out, MU_FOLD_DO_LOOK_AROUND);
+    effect = mu_fold_emit(f, MU_FOLD_DO_LOOK_AROUND);
     if (!mu_fold_is_leader(f) || f->lease == 0 || f->marked_lease == f->lease ||
         mu_fold_record_write(&f->record, &f->waiting) < 0)
         return;
@@ -273,17 +272,17 @@ static void look_around(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effec
     effect->lease = f->lease;
 }
 
-void mu_fold_drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+void mu_fold_drive(struct mu_fold *f)
 {
-    mu_leader_drive(f, now_ms, out);
-    look_around(f, now_ms, out);
-    if (!f->active || !mu_fold_is_due(f, now_ms, f->retry_at_ms))
+    mu_leader_drive(f);
+    look_around(f);
+    if (!f->active || !mu_fold_is_due(f, f->retry_at_ms))
         return;
     if (!f->job.loaded && f->job.load_id == 0)
-        mu_fold_load(f, &f->job, MU_FOLD_JOB, out);
+        mu_fold_load(f, &f->job, MU_FOLD_JOB);
     if (mu_fold_is_present(f) && f->lease_take == 0) {
         f->lease_take = mu_fold_next_id(f);
-        mu_fold_emit(out, MU_FOLD_DO_TAKE_LEASE)->id = f->lease_take;
+        mu_fold_emit(f, MU_FOLD_DO_TAKE_LEASE)->id = f->lease_take;
     }
-    write_something(f, now_ms, out);
+    write_something(f);
 }

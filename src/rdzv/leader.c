@@ -108,7 +108,7 @@ bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv)
 }
 
 /* False: there is nothing to put back. */
-bool mu_leader_put_back(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+bool mu_leader_put_back(struct mu_fold *f)
 {
     size_t at = 0;
 
@@ -116,14 +116,14 @@ bool mu_leader_put_back(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effec
         at++;
     if (at == f->entries_count)
         return false;
-    if (!mu_fold_is_encoded(f, mu_fold_record_write(&f->entries[at]->record, &f->value), now_ms))
+    if (!mu_fold_is_encoded(f, mu_fold_record_write(&f->entries[at]->record, &f->value)))
         return true;
     f->back_id = f->entries[at]->id;
     f->back_under = f->entries[at]->under;
     mu_fold_name_record(f, f->back_id, f->back_under);
     mu_fold_compare(f, MU_FOLD_MOD, f->key, f->entries[at]->overwritten);
     mu_fold_put(f, f->key, &f->value, (int64_t)f->back_under);
-    mu_fold_send(f, RECORD_BACK, out);
+    mu_fold_send(f, RECORD_BACK);
     return true;
 }
 
@@ -204,9 +204,9 @@ static int by_claim(const void *a, const void *b)
 }
 
 /* Who is in, by the records. In the time of grace a record that is missing does not count. */
-static void judge_members(struct mu_fold *f, uint64_t now_ms, struct folded *folded)
+static void judge_members(struct mu_fold *f, struct folded *folded)
 {
-    bool grace = !mu_fold_is_due(f, now_ms, f->grace_until_ms);
+    bool grace = !mu_fold_is_due(f, f->grace_until_ms);
 
     for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < f->doc.count; i++) {
         const struct entry *entry = find_node(f, f->doc.members[i].id);
@@ -325,12 +325,11 @@ static void find_candidates(struct mu_fold *f, struct folded *folded)
 }
 
 /* Whether the next round is to begin now. */
-static bool is_complete(struct mu_fold *f, const struct folded *folded, uint64_t now_ms)
+static bool is_complete(struct mu_fold *f, const struct folded *folded)
 {
     int64_t count = (int64_t)folded->count;
 
-    bool awaits_doc =
-        !mu_fold_has(f, JOB_DOC) && (folded->holders > 0 || !mu_fold_is_due(f, now_ms, f->grace_until_ms));
+    bool awaits_doc = !mu_fold_has(f, JOB_DOC) && (folded->holders > 0 || !mu_fold_is_due(f, f->grace_until_ms));
 
     if (mu_fold_has(f, JOB_CLOSED) || folded->in > 0 || awaits_doc || count < folded->nodes_min ||
         folded->nodes_min > folded->nodes_max) {
@@ -338,21 +337,21 @@ static bool is_complete(struct mu_fold *f, const struct folded *folded, uint64_t
         return false;
     }
     if (f->call_since_ms == UINT64_MAX)
-        f->call_since_ms = now_ms;
+        f->call_since_ms = f->now_ms;
     if (count >= folded->nodes_max)
         return true;
     /* Nobody is in the last world any more: who is not back is gone. */
     if (mu_fold_has(f, JOB_DOC) && folded->back > 0 &&
-        (folded->back == f->doc.count || mu_fold_is_due(f, now_ms, f->call_since_ms + f->settings.lost_node_wait_ms)))
+        (folded->back == f->doc.count || mu_fold_is_due(f, f->call_since_ms + f->settings.lost_node_wait_ms)))
         return true;
-    return mu_fold_is_due(f, now_ms, f->call_since_ms + f->settings.last_call_ms);
+    return mu_fold_is_due(f, f->call_since_ms + f->settings.last_call_ms);
 }
 
-static int encode_world(struct mu_fold *f, const struct folded *folded, uint64_t now_ms)
+static int encode_world(struct mu_fold *f, const struct folded *folded)
 {
     struct mu_fold_world world = { .round = mu_fold_has(f, JOB_DOC) ? f->doc.round + 1 : 0,
                                    .hold_ms = mu_fold_has(f, JOB_DOC)
-                                                  ? mu_rules_hold_ms(f->doc.hold_ms, now_ms - f->doc_since_ms)
+                                                  ? mu_rules_hold_ms(f->doc.hold_ms, f->now_ms - f->doc_since_ms)
                                                   : 0 };
     size_t count = folded->count < (size_t)folded->nodes_max ? folded->count : (size_t)folded->nodes_max;
     int rc;
@@ -385,31 +384,31 @@ static int encode_world(struct mu_fold *f, const struct folded *folded, uint64_t
     return 0;
 }
 
-static void write_world(struct mu_fold *f, const struct folded *folded, uint64_t now_ms, struct mu_fold_effects *out)
+static void write_world(struct mu_fold *f, const struct folded *folded)
 {
-    int64_t lease = mu_fold_need_job_lease(f, out);
+    int64_t lease = mu_fold_need_job_lease(f);
     int rc;
 
     if (lease == 0)
         return;
-    rc = encode_world(f, folded, now_ms);
+    rc = encode_world(f, folded);
     if (rc == MUSTER_ELIMIT && f->phase == MU_FOLD_JOINING) {
         (void)mu_fail(&f->error, MUSTER_ELIMIT, "the document of %zu nodes is larger than %u bytes", folded->count,
                       MU_FOLD_VALUE_MAX);
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN, out);
+        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
         return;
     }
-    if (!mu_fold_is_encoded(f, rc, now_ms))
+    if (!mu_fold_is_encoded(f, rc))
         return;
     mu_fold_compare_key(f, JOB_LEADER);
     mu_fold_compare_key(f, JOB_DOC);
     mu_fold_compare_key(f, JOB_CLOSED);
     mu_fold_put(f, "job/doc", &f->value, lease);
-    mu_fold_send(f, WORLD, out);
+    mu_fold_send(f, WORLD);
 }
 
 /* Without who is gone. */
-static struct mu_fold_news make_news(const struct mu_fold *f, const struct folded *folded, uint64_t now_ms)
+static struct mu_fold_news make_news(const struct mu_fold *f, const struct folded *folded)
 {
     bool full = (int64_t)folded->in >= folded->nodes_max;
     struct mu_fold_news news = { .world = mu_fold_has(f, JOB_DOC) ? f->doc.id : 0,
@@ -430,7 +429,7 @@ static struct mu_fold_news make_news(const struct mu_fold *f, const struct folde
     if (f->call_since_ms != UINT64_MAX) {
         uint64_t until_ms = f->call_since_ms + f->settings.last_call_ms;
 
-        news.last_call_ms = until_ms > now_ms ? (int64_t)(until_ms - now_ms) : 0;
+        news.last_call_ms = until_ms > f->now_ms ? (int64_t)(until_ms - f->now_ms) : 0;
     }
     return news;
 }
@@ -453,7 +452,7 @@ static enum urgency compare_news(const struct mu_fold *f, const struct mu_fold_n
     return NOTHING;
 }
 
-static void write_news(struct mu_fold *f, const struct folded *folded, uint64_t now_ms, struct mu_fold_effects *out)
+static void write_news(struct mu_fold *f, const struct folded *folded)
 {
     uint32_t *gone = calloc((mu_fold_has(f, JOB_DOC) ? f->doc.count : 0) + 1, sizeof *gone);
     struct mu_fold_news news;
@@ -462,30 +461,30 @@ static void write_news(struct mu_fold *f, const struct folded *folded, uint64_t 
     int rc = MUSTER_ENOMEM;
 
     if (gone != NULL) {
-        news = make_news(f, folded, now_ms);
+        news = make_news(f, folded);
         news.gone = gone;
         for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < f->doc.count; i++)
             if (f->gone[i])
                 gone[news.gone_count++] = (uint32_t)i;
         if (mu_fold_has(f, JOB_NEWS) && f->news.grace && f->news.world == news.world)
-            news.grace = now_ms < f->grace_until_ms;
+            news.grace = f->now_ms < f->grace_until_ms;
         urgency = compare_news(f, &news);
         rc = mu_fold_news_write(&news, &f->value);
     }
     free(gone);
-    if (rc == 0 && (urgency == NOTHING || (urgency == NUMBERS && !mu_fold_is_due(f, now_ms, f->news_at_ms))))
+    if (rc == 0 && (urgency == NOTHING || (urgency == NUMBERS && !mu_fold_is_due(f, f->news_at_ms))))
         return;
-    lease = mu_fold_need_job_lease(f, out);
-    if (lease == 0 || !mu_fold_is_encoded(f, rc, now_ms))
+    lease = mu_fold_need_job_lease(f);
+    if (lease == 0 || !mu_fold_is_encoded(f, rc))
         return;
     mu_fold_compare_key(f, JOB_LEADER);
     mu_fold_compare_key(f, JOB_DOC);
     mu_fold_put(f, "job/news", &f->value, lease);
-    f->news_at_ms = now_ms + MU_FOLD_NEWS_MS + MU_FOLD_NEWS_NODE_MS * folded->count;
-    mu_fold_send(f, NEWS, out);
+    f->news_at_ms = f->now_ms + MU_FOLD_NEWS_MS + MU_FOLD_NEWS_NODE_MS * folded->count;
+    mu_fold_send(f, NEWS);
 }
 
-void mu_leader_fold(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+void mu_leader_fold(struct mu_fold *f)
 {
     struct folded folded = { .nodes_min = 1, .nodes_max = INT64_MAX };
 
@@ -493,19 +492,19 @@ void mu_leader_fold(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *
         return;
     folded.candidates = calloc(f->entries_count + 1, sizeof *folded.candidates);
     if (folded.candidates == NULL) {
-        (void)mu_fold_is_due(f, now_ms, now_ms + MU_FOLD_RETRY_MAX_MS);
+        (void)mu_fold_is_due(f, f->now_ms + MU_FOLD_RETRY_MAX_MS);
         return;
     }
-    judge_members(f, now_ms, &folded);
+    judge_members(f, &folded);
     find_candidates(f, &folded);
-    if (is_complete(f, &folded, now_ms))
-        write_world(f, &folded, now_ms, out);
+    if (is_complete(f, &folded))
+        write_world(f, &folded);
     else
-        write_news(f, &folded, now_ms, out);
+        write_news(f, &folded);
     free(folded.candidates);
 }
 
-void mu_leader_drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects *out)
+void mu_leader_drive(struct mu_fold *f)
 {
     bool leader = mu_fold_is_leader(f);
     int64_t lease = mu_fold_job_lease(f);
@@ -516,22 +515,22 @@ void mu_leader_drive(struct mu_fold *f, uint64_t now_ms, struct mu_fold_effects 
         if (f->seen[JOB_LEADER].mod != f->call_leader)
             f->call_since_ms = UINT64_MAX;
         f->call_leader = f->seen[JOB_LEADER].mod;
-        f->keep_at_ms = now_ms;
+        f->keep_at_ms = f->now_ms;
         f->news_at_ms = 0;
         mu_fold_distrust(&f->nodes);
-        (void)mu_fold_tell(out, MU_FOLD_TELL_LEADER);
+        (void)mu_fold_tell(f, MU_FOLD_TELL_LEADER);
     } else if (!leader && f->was_leader) {
         mu_fold_distrust(&f->nodes);
         mu_leader_forget(f);
-        mu_fold_emit(out, MU_FOLD_DO_UNWATCH)->scope = MU_FOLD_NODES;
+        mu_fold_emit(f, MU_FOLD_DO_UNWATCH)->scope = MU_FOLD_NODES;
     }
     f->was_leader = leader;
-    if (!leader || !mu_fold_is_due(f, now_ms, f->retry_at_ms))
+    if (!leader || !mu_fold_is_due(f, f->retry_at_ms))
         return;
     if (!f->nodes.loaded && f->nodes.load_id == 0)
-        mu_fold_load(f, &f->nodes, MU_FOLD_NODES, out);
-    if (lease != 0 && f->keep_id == 0 && mu_fold_is_due(f, now_ms, f->keep_at_ms)) {
-        struct mu_fold_effect *effect = mu_fold_emit(out, MU_FOLD_DO_KEEP_JOB);
+        mu_fold_load(f, &f->nodes, MU_FOLD_NODES);
+    if (lease != 0 && f->keep_id == 0 && mu_fold_is_due(f, f->keep_at_ms)) {
+        struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_KEEP_JOB);
 
         f->keep_id = mu_fold_next_id(f);
         f->keep_lease = lease;
