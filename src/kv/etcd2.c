@@ -279,8 +279,9 @@ static int read_nodes(struct mu_etcd2_answer *answer, size_t *room, const json_t
     struct mu_etcd2_node node;
     json_t *children, *child;
     size_t index;
-    int rc = json_is_object(json) ? read_node(json, path, &node, reterr)
-                                  : mu_fail(reterr, MUSTER_EPROTOCOL, "'node.nodes' has an element that is not an object");
+    int rc = json_is_object(json)
+                 ? read_node(json, path, &node, reterr)
+                 : mu_fail(reterr, MUSTER_EPROTOCOL, "'node.nodes' has an element that is not an object");
 
     if (rc < 0)
         return rc;

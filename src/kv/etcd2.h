@@ -19,7 +19,7 @@ enum mu_etcd2_code { /* etcd's own; others may come, too: they are numbers */
                      MU_ETCD2_NOT_FOUND = 100,
                      MU_ETCD2_COMPARE_FAILED = 101,
                      MU_ETCD2_NOT_FILE = 102,
-    MU_ETCD2_EXISTS = 105,
+                     MU_ETCD2_EXISTS = 105,
                      MU_ETCD2_RAFT = 300,          /* "raft internal error" */
                      MU_ETCD2_ELECTION = 301,      /* "during leader election" */
                      MU_ETCD2_INDEX_CLEARED = 401, /* events of that index are no longer kept */

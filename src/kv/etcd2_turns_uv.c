@@ -41,6 +41,8 @@ struct mu_etcd2_turn_watch { /* of the mark of the one before */
     bool dropped; /* nobody waits for it any more */
 };
 
+static void on_taken(struct mu_etcd2_call *call);
+
 /* ---- Answers ---- */
 
 static void finish(struct turn_work *work, int rc, const struct muster_error *error)
@@ -67,28 +69,22 @@ static uint64_t time_left(const struct turn_work *work)
 
 static void get(struct turn_work *work, const char *key, uint64_t timeout_ms, mu_etcd2_done *done)
 {
-    work->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_GET, .key = mu_slice_str(key) },
-        .timeout_ms = timeout_ms > 0 ? timeout_ms : 1,
-        .done = done,
-        .ctx = work,
-    };
-    mu_etcd2_call(work->turns->etcd, &work->call);
+    const struct mu_etcd2_request request = { .kind = MU_ETCD2_GET, .key = mu_slice_str(key) };
+
+    mu_etcd2_ask(work->turns->etcd, &work->call, request, timeout_ms > 0 ? timeout_ms : 1, done, work);
 }
 
-static struct mu_etcd2_call put(struct turn_work *work, const char *key, const char *value, uint64_t timeout_ms,
-                                mu_etcd2_done *done)
+static void put(struct turn_work *work, struct mu_etcd2_call *call, const char *key, const char *value,
+                uint64_t timeout_ms, mu_etcd2_done *done)
 {
-    return (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_PUT,
-                     .key = mu_slice_str(key),
-                     .has_value = true,
-                     .value = mu_slice_str(value),
-                     .ttl_s = MU_ETCD2_TURNS_TTL_S },
-        .timeout_ms = timeout_ms,
-        .done = done,
-        .ctx = work,
-    };
+    const struct mu_etcd2_request request = { .kind = MU_ETCD2_PUT,
+                                              .key = mu_slice_str(key),
+                                              .has_value = true,
+                                              .value = mu_slice_str(value),
+                                              .no_value = done != on_taken,
+                                              .ttl_s = MU_ETCD2_TURNS_TTL_S };
+
+    mu_etcd2_ask(work->turns->etcd, call, request, timeout_ms, done, work);
 }
 
 static bool is_closing(struct turn_work *work)
@@ -125,8 +121,7 @@ static void begin_count(struct mu_etcd2_turns *turns, uint64_t turn)
         return; /* they will wait longer for who does not come */
     work->turns = turns;
     (void)snprintf(work->value, sizeof work->value, "%" PRIu64, turn - 1);
-    work->call = put(work, turns->done, work->value, BEGIN_MS, on_begun);
-    mu_etcd2_call(turns->etcd, &work->call);
+    put(work, &work->call, turns->done, work->value, BEGIN_MS, on_begun);
 }
 
 static void on_counted(struct mu_etcd2_call *call)
@@ -228,6 +223,14 @@ static void on_watched(struct mu_etcd2_call *call)
         answer_waiting(turns, rc, &error);
 }
 
+static void ask_for_mark(struct mu_etcd2_turn_watch *watch, enum mu_etcd2_kind kind, uint64_t wait_index,
+                         mu_etcd2_done *done)
+{
+    const struct mu_etcd2_request request = { .kind = kind, .key = mu_slice_str(watch->key), .wait_index = wait_index };
+
+    mu_etcd2_ask(watch->turns->etcd, &watch->call, request, (uint64_t)MU_ETCD2_TURNS_TTL_S * 1000, done, watch);
+}
+
 static void on_looked(struct mu_etcd2_call *call)
 {
     struct mu_etcd2_turn_watch *watch = call->ctx;
@@ -239,13 +242,7 @@ static void on_looked(struct mu_etcd2_call *call)
         return;
     }
     mu_etcd2_answer_done(&call->answer);
-    watch->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_WATCH, .key = mu_slice_str(watch->key), .wait_index = index + 1 },
-        .timeout_ms = (uint64_t)MU_ETCD2_TURNS_TTL_S * 1000,
-        .done = on_watched,
-        .ctx = watch,
-    };
-    mu_etcd2_call(watch->turns->etcd, &watch->call);
+    ask_for_mark(watch, MU_ETCD2_WATCH, index + 1, on_watched);
 }
 
 static void look(struct mu_etcd2_turns *turns)
@@ -257,13 +254,7 @@ static void look(struct mu_etcd2_turns *turns)
         return; /* its time will be up */
     watch->turns = turns;
     (void)snprintf(watch->key, sizeof watch->key, OVER "%" PRIu64, turns->before);
-    watch->call = (struct mu_etcd2_call){
-        .request = { .kind = MU_ETCD2_GET, .key = mu_slice_str(watch->key) },
-        .timeout_ms = (uint64_t)MU_ETCD2_TURNS_TTL_S * 1000,
-        .done = on_looked,
-        .ctx = watch,
-    };
-    mu_etcd2_call(turns->etcd, &watch->call);
+    ask_for_mark(watch, MU_ETCD2_GET, 0, on_looked);
 }
 
 /* Who was last says whether those before us get on. */
@@ -328,8 +319,7 @@ static void take(struct turn_work *work)
     struct mu_etcd2_turns *turns = work->turns;
 
     (void)snprintf(work->value, sizeof work->value, "%" PRIx64 ".%" PRIu64, turns->seed, ++turns->count);
-    work->call = put(work, turns->tail, work->value, work->request->timeout_ms, on_taken);
-    mu_etcd2_call(turns->etcd, &work->call);
+    put(work, &work->call, turns->tail, work->value, work->request->timeout_ms, on_taken);
 }
 
 /* ---- Giving ---- */
@@ -350,17 +340,13 @@ static void on_given(struct mu_etcd2_call *call)
 /* The mark first: somebody waits for it. */
 static void give(struct turn_work *work)
 {
-    struct mu_http *etcd = work->turns->etcd;
     uint64_t timeout_ms = work->request->timeout_ms;
 
     (void)snprintf(work->key, sizeof work->key, OVER "%" PRId64, work->request->number);
     (void)snprintf(work->value, sizeof work->value, "%" PRId64, work->request->number);
-    work->call = put(work, work->key, "", timeout_ms, on_given);
-    work->second = put(work, work->turns->done, work->value, timeout_ms, on_given);
-    work->call.request.no_value = work->second.request.no_value = true;
     work->pending = 2;
-    mu_etcd2_call(etcd, &work->call);
-    mu_etcd2_call(etcd, &work->second);
+    put(work, &work->call, work->key, "", timeout_ms, on_given);
+    put(work, &work->second, work->turns->done, work->value, timeout_ms, on_given);
 }
 
 /* ---- From outside ---- */

@@ -593,13 +593,6 @@ int mu_curl_add(struct mu_curl *curl, struct mu_curl_transfer *transfer, struct 
     sigset_t before;
 
     transfer->curl = curl;
-    transfer->easy = transfer->lines = NULL;
-    transfer->rc = transfer->chunk_rc = 0;
-    transfer->sent = transfer->permanent = transfer->limit = transfer->has_head = false;
-    transfer->status = 0;
-    transfer->etcd_index = 0;
-    transfer->body_sent = transfer->head_len = 0;
-    transfer->text[0] = transfer->local[0] = '\0';
     mu_list_init(&transfer->link);
     rc = fill_in(curl, transfer, reterr);
     if (rc == 0) {

@@ -36,7 +36,7 @@ int mu_curl_new(const struct mu_curl_config *config, const struct mu_curl_loop *
                 struct mu_curl **ret_curl, struct muster_error *reterr);
 void mu_curl_free(struct mu_curl *curl); /* without transfers under way; descriptors are no longer watched */
 
-struct mu_curl_transfer {
+struct mu_curl_transfer { /* Zero it, then fill in what is asked. */
     /* Asked. The memory is the caller's and, like what this points to, must stay until `done` or mu_curl_remove(). */
     const char *url, *method;
     struct mu_slice body;            /* data NULL: none */

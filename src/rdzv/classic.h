@@ -1,6 +1,5 @@
-/* One node's part in the classic etcd rendezvous (etcd's v2 keys, PyTorch's `etcd` back end): the phases that lead from
- * no document to a final one, keep-alives, and what happens to a group that is there. Pure: events and the time come
- * in, requests go out.
+/* One node's part in the classic etcd rendezvous (etcd's v2 keys, PyTorch's `etcd` back end). Pure: events and the time
+ * come in, requests go out.
  *
  *   IDLE --join--> PREPARE --> LOOK --none--> CREATE, COUNT, OPEN --+
  *                              ^ |--joinable------------------------ + --> JOIN --> LAST CALL or WAIT FOR PEERS
@@ -10,40 +9,31 @@
  *                              +------ whatever no longer fits -------+
  *   join and leave take back what can be taken back first: QUIT.
  *
- * At most one request of the phases is under way, beside one each for the two leases, for a close and for a look; an
- * answer to another id is dropped. Whatever happens, mu_classic_deadline_ms() says when time must pass next.
+ * At most one request of the states is under way, beside one each for the two leases, a close, a look and a notice.
+ * Answers to other ids are dropped. mu_classic_deadline_ms() always says when time must pass next.
  *
- * With P the prefix, J = P/run_<run id>, R = J/rdzv (all of them as etcd has them: a key that is recorded in a document
- * must equal the one that etcd lists):
+ * Keys, with P the prefix, J = P/run_<run id> and R = J/rdzv, spelled as etcd lists them:
  *   R/version_counter, R/active_version (the document), R/v_<n>/rank_<r> (keep-alive), R/v_<n>/kv (the round's store)
- *   J/muster/v_<n>/rank_<r>: ours alone; who that rank is. Where all have one, no PyTorch is among us.
- *   J/muster/nodes/<number>: ours alone; written before a node joins. Gone, if the server has lost everything since.
- *   P/muster/waiting/<hash of J>_<place>: ours alone; the notice of a node that waits, for people. See below.
+ *   J/muster/v_<n>/rank_<r>                 ours alone: who that rank is. If each has one, no member is PyTorch
+ *   J/muster/nodes/<number>                 ours alone: written before a join. Gone if the server lost everything since
+ *   P/muster/waiting/<hash of J>_<place>    ours alone: the notice of a node that waits, for people
  *
- * Who waits. The documents count nodes and do not name them. So a node that has waited for a while leaves a notice,
- * which expires unless it is renewed, and is deleted when the wait ends. Nodes of all jobs below P leave theirs in one
- * directory, which is read once before each line that tells of the wait. It stays small, however many nodes wait: the
- * first MU_WAITERS_NAMES_MAX participants of a document have a notice each, for they are named; all others share one
- * key for each --nnodes, and leave a notice there only if nobody else has said that it was started like them. Notices
- * decide nothing: one that cannot be written or read is missed by people alone, and PyTorch's nodes are counted without
- * a name.
+ * Notices. Documents count nodes and do not name them. So a node that has waited for a while writes a notice, which
+ * expires unless it is renewed, and deletes it when the wait ends. The notices of all jobs below P share a directory,
+ * which is read before each line about the wait. It stays small: the first MU_WAITERS_NAMES_MAX participants of a
+ * document have a notice each; all others share one key for each --nnodes. Notices decide nothing.
  *
- * What is better than the original, with the same keys and documents:
+ * Better than the original, with the same keys and documents:
  *  - A node that gives up takes itself out: the last participant of a joinable document removes itself, any other
- *    removes the document, and everybody begins anew. A waiting node takes its announcement back. A member deletes its
- *    keep-alive.
- *  - A write whose answer was lost is not simply repeated: a node never joins twice.
- *  - Members that are all ours do not wait for keep-alives to expire when they regroup: who joins anew deletes its
- *    keep-alive and then the document. With a PyTorch member among us the announcement has to stand until it has been
- *    seen.
- *  - Their last call is over when all of them are back, or gone for a second: any of them ends it. Nobody else does,
- *    and not while more nodes are known to wait. Who is still stopping keeps its keep-alive, so that it is waited for;
- *    if the others go on all the same, it is told.
- *  - Leases outlast errors, and are put back if they expired while nobody had noticed.
- *  - A value in one of these keys that none of us wrote is not the end: members put their document back, others wait
- *    for that, and see classic_foreign.c. A document with a status that we do not know is refused, and stays as it is.
- *  - A member watches its round: missing keep-alives are lost peers, at once; but after an outage only when the others
- *    have had the time to put theirs back. */
+ *    removes the document. A waiting node takes its announcement back, a member deletes its keep-alive.
+ *  - A node never joins twice: after a write without an answer it looks what is there.
+ *  - Members that are all ours regroup without waiting for keep-alives to expire: each deletes its keep-alive, and then
+ *    the document. Where PyTorch is among them, the announcement stands until PyTorch has seen it.
+ *  - The last call of such members ends when all of them are back, or gone for a second; not while more nodes are known
+ *    to wait. A member that is still stopping keeps its keep-alive: the others wait for it, or it is told.
+ *  - Leases outlast errors, and are put back if they expired unnoticed.
+ *  - A foreign value does not end a group: see classic_foreign.c.
+ *  - A missing keep-alive is a lost peer, at once; after an outage only when there was time to put it back. */
 #ifndef MU_RDZV_CLASSIC_H
 #define MU_RDZV_CLASSIC_H
 

@@ -1,56 +1,52 @@
 /* One node's part in an etcd-v3 rendezvous. Pure: events and the time come in, effects go out.
  *
  * Keys, all below /muster/<run id>/ (fold_doc.h has their values):
- *   nodes/<node>/<lease>  a node's record, written by it alone, under its own lease: what it wants
- *   job/folder            which node folds; under that node's lease
+ *   nodes/<node>/<lease>  a node's record: what it wants. Written by that node alone, under its own lease
+ *   job/folder            which node leads; under that node's lease
  *   job/doc               the world of the round: its members in the order of their ranks
  *   job/news              what has become of it: who is gone, who waits
  *   job/closed            nobody joins any more
  *   job/master, job/kv/.. are the driver's: where workers meet, and what agents keep of a job
  * and, below /muster//, where no job is:
  *   waiting/<run id>      the record of a leader that waits for a round, under its own lease, for people (waiters.h)
- * Everything is under a lease: a node's own, or the job's, which the leader keeps alive; when nobody is left, all of it
- * goes.
+ * Keys without a node's lease are under the job's, which the leader keeps alive: when nobody is left, all of them go.
  *
- * **One writer.** A crowd that joins writes a record each, and nobody's write can fail because of another's. One node,
- * the leader, watches the records and folds all that it has seen into one write: the world of a round when it is
- * complete, and the news about it. The leader is whoever created job/folder first, a matter of revisions; the key goes
- * with its lease, and then whoever comes first is the next. Being the leader is only a role: each of its writes is a
- * transaction that holds only if job/folder is still the one that it created AND the document is still the revision it
- * was folded from AND the job is not closed. So there is one chain of worlds, whatever a leader believes that was
- * paused or cut off, and a lease is never trusted to exclude anybody. Everybody else watches job/ alone: a change costs
- * a message a node, not a message for each pair of nodes.
+ * **One writer.** Each node writes its own record, so no write can fail because of another's. One node, the leader,
+ * watches the records and folds them into one write: the world of a round when it is complete, and the news about it.
+ * The leader is the node that created job/folder; the key goes with its lease, and then the next one takes the place.
+ * Each of its writes is a transaction that holds only if job/folder is still its own, the document is still the
+ * revision that it folded from, and the job is not closed. So there is one chain of worlds, even if a leader was paused
+ * or cut off; a lease is never trusted to exclude anybody. All others watch job/ alone: a change costs a message a
+ * node, not a message for each pair of nodes.
  *
  * **Rounds** are those of the dynamic rendezvous. The next world is made when nobody is in the old one any more and
  * there are max nodes, or min and the last call is over, or min and everybody of the round before is back or gone (and
- * at least one is back). A member is in a world until its record says that it left it, or its record is gone: an event
- * of etcd's, no clock. Nodes that could be let in are `waiting` (told after a hold-down), those for whom there is no
- * place are spares. Members of the last round come first, in their old order; then everybody by the revision that
- * created its record. In that order a newcomer is left out, as a spare, whose limits contradict those of the nodes
- * before it, or who wants more nodes than there are: nobody can end a round in which it cannot be.
+ * at least one is back). A member is in a world until its record says that it left, or its record is gone: an event of
+ * etcd's, no clock. Nodes that could be let in are `waiting` (told after a hold-down); those without a place are
+ * spares. Members of the last round come first, in their old order; then everybody by the revision that created its
+ * record. A newcomer is a spare if its limits contradict those of the nodes before it, or if it wants more nodes than
+ * there are: no node can end a round in which it cannot be.
  *
  *   IDLE --join--> JOINING --the document has us--> MEMBER --join--> JOINING ...
  *     ^               |                                |  \
  *     +----LEAVING <--+---------- leave ---------------+   +--in the news as gone, or another document--> removed: IDLE
  *
  * **Identity.** Worlds have random identities; numbers of rounds are for people. A node never enters a world that it
- * has left, and whoever holds another world than the document's was removed: so also when etcd has lost its data and
- * somebody puts something old back, no two sets of members believe in one world.
+ * has left, and a node that holds another world than the document's was removed. So two sets of members never believe
+ * in one world, even if etcd has lost its data and somebody puts something old back.
  *
- * **Doubt.** An answer that was lost leaves a write in doubt: it may still happen. Writes of the job's keys are
- * harmless then, for each names the revision it replaces: the keys are read again, and what is to be done is decided
- * anew. A record in doubt could come back over a newer one: so a record is given up with its lease, whose id is in its
- * key, and the next one is written under a new lease.
+ * **Doubt.** A write without an answer may still happen. For the job's keys that is harmless: each write names the
+ * revision that it replaces, so the keys are read again and what is to be done is decided anew. A record could come
+ * back over a newer one: so it is given up with its lease, whose id is in its key, and written again under a new one.
  *
- * **etcd was away.** Nothing is judged meanwhile, and etcd gives every lease its full time again when it is back. If
- * our own lease was lost, or etcd has lost its data: we take a new one, write our record again (same identity, and that
- * we stay in our world), and for a lease's time no record that is missing counts as gone. A document that is missing is
- * put back as it was by a member that holds it, lowest rank first; a leader makes no first round while a record says
- * that there is one.
+ * **etcd was away.** Nothing is judged meanwhile, and etcd gives every lease its full time again. If our lease was
+ * lost, or etcd has lost its data, we take a new one, write our record again (same identity, and that we stay in our
+ * world), and for a lease's time no missing record counts as gone. A missing document is put back by a member that
+ * holds it, lowest rank first; a leader makes no first round while a record says that there is one.
  *
- * **Foreign values.** What is in one of these keys and is not ours is told, and counts as missing: members put the
- * document back, the leader's place is taken, a job is not closed by it, the leader puts records back. Whoever replaces
- * it names its revision. What a newer version of muster wrote is refused and stays. */
+ * **Foreign values.** A value in one of these keys that is not ours is told, and counts as missing: members put the
+ * document back, the leader puts records back, the leader's place is taken, a job is not closed by it. A write that
+ * replaces it names its revision. What a newer version of muster wrote is refused and stays. */
 #ifndef MU_RDZV_FOLD_H
 #define MU_RDZV_FOLD_H
 
