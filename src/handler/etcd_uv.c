@@ -112,11 +112,7 @@ static void request(struct etcd *e, const struct mu_classic_request *from)
         mu_shell_answer_late(&e->shell, from->id, 0);
         return;
     }
-    order->call = (struct mu_etcd2_call){ .request = mu_etcd_request(from),
-                                          .timeout_ms = from->timeout_ms > 0 ? from->timeout_ms : 1,
-                                          .done = on_called,
-                                          .ctx = order };
-    mu_etcd2_call(e->etcd, &order->call);
+    mu_etcd2_ask(e->etcd, &order->call, mu_etcd_request(from), from->timeout_ms, on_called, order);
     if (from->once)
         order->call.http.on_retry = on_connection_ended;
 }

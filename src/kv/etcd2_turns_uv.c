@@ -71,7 +71,7 @@ static void get(struct turn_work *work, const char *key, uint64_t timeout_ms, mu
 {
     const struct mu_etcd2_request request = { .kind = MU_ETCD2_GET, .key = mu_slice_str(key) };
 
-    mu_etcd2_ask(work->turns->etcd, &work->call, request, timeout_ms > 0 ? timeout_ms : 1, done, work);
+    mu_etcd2_ask(work->turns->etcd, &work->call, request, timeout_ms, done, work);
 }
 
 static void put(struct turn_work *work, struct mu_etcd2_call *call, const char *key, const char *value,

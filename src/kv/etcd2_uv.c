@@ -90,7 +90,9 @@ void mu_etcd2_call(struct mu_http *etcd, struct mu_etcd2_call *call)
 void mu_etcd2_ask(struct mu_http *etcd, struct mu_etcd2_call *call, struct mu_etcd2_request request,
                   uint64_t timeout_ms, mu_etcd2_done *done, void *ctx)
 {
-    *call = (struct mu_etcd2_call){ .request = request, .timeout_ms = timeout_ms, .done = done, .ctx = ctx };
+    *call = (struct mu_etcd2_call){
+        .request = request, .timeout_ms = timeout_ms > 0 ? timeout_ms : 1, .done = done, .ctx = ctx
+    };
     mu_etcd2_call(etcd, call);
 }
 

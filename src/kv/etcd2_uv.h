@@ -36,7 +36,7 @@ struct mu_etcd2_call {
 };
 
 void mu_etcd2_call(struct mu_http *etcd, struct mu_etcd2_call *call);
-/* The same, with what is asked. */
+/* The same. Without any time left it is tried for a moment, and says itself what became of it. */
 void mu_etcd2_ask(struct mu_http *etcd, struct mu_etcd2_call *call, struct mu_etcd2_request request,
                   uint64_t timeout_ms, mu_etcd2_done *done, void *ctx);
 /* `done` still comes, from the loop, with MUSTER_ECANCELED or what it was about to come with. For calls under way

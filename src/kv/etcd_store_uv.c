@@ -437,9 +437,8 @@ static void ask(struct job *job)
     } else {
         fill_write(job, &request);
     }
-    job->call = (struct mu_etcd2_call){ .request = request, .timeout_ms = left, .done = on_called, .ctx = job };
     job->busy = true;
-    mu_etcd2_call(job->driver->etcd, &job->call);
+    mu_etcd2_ask(job->driver->etcd, &job->call, request, left, on_called, job);
 }
 
 /* ---- From outside ---- */

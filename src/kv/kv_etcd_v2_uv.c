@@ -126,16 +126,6 @@ static void finish_canceled(struct work *work)
     finish(work, mu_fail(&error, MUSTER_ECANCELED, "the back end was closed"), &error);
 }
 
-/* Without any time left it is tried for a moment all the same, and says itself what became of it. */
-static void ask(struct driver *driver, struct mu_etcd2_call *call, struct mu_etcd2_request request, uint64_t timeout_ms,
-                mu_etcd2_done *done, void *ctx)
-{
-    *call = (struct mu_etcd2_call){
-        .request = request, .timeout_ms = timeout_ms > 0 ? timeout_ms : 1, .done = done, .ctx = ctx
-    };
-    mu_etcd2_call(driver->etcd, call);
-}
-
 static uint64_t left_ms(const struct work *work)
 {
     return mu_kv_left_ms(work->request, uv_now(work->driver->loop));
@@ -206,7 +196,7 @@ static void get_document(struct work *work)
                                               .key = mu_slice_str(driver->key),
                                               .quorum = work->at_least == 0 };
 
-    ask(driver, &work->call, request, left_ms(work), on_read, work);
+    mu_etcd2_ask(driver->etcd, &work->call, request, left_ms(work), on_read, work);
 }
 
 /* What came last, a turn or a bell, is what the document is read for. */
@@ -267,7 +257,7 @@ static void put_document(struct work *work, uint64_t index)
                                               .prev_index = index,
                                               .prev_exist = index == 0 ? MU_ETCD2_MUST_NOT : MU_ETCD2_ANY };
 
-    ask(work->driver, &work->call, request, left_ms(work), on_written, work);
+    mu_etcd2_ask(work->driver->etcd, &work->call, request, left_ms(work), on_written, work);
 }
 
 /* ---- What is left of another job of that name ---- */
@@ -351,7 +341,7 @@ static void delete_node(struct clearing *clearing, const struct mu_etcd2_node *n
     one->clearing = clearing;
     one->busy = true;
     clearing->pending++;
-    ask(clearing->work->driver, &one->call, request, left_ms(clearing->work), on_deleted, one);
+    mu_etcd2_ask(clearing->work->driver->etcd, &one->call, request, left_ms(clearing->work), on_deleted, one);
 }
 
 /* As many at once as may be; the end, when there is no more. */
@@ -390,7 +380,7 @@ static void wait_for_members(struct clearing *clearing)
                                               .wait_index = clearing->index + 1 };
     uint64_t half_ms = left_ms(clearing->work) / 2;
 
-    ask(driver, &clearing->watch, request, half_ms < BACK_MS ? half_ms : BACK_MS, on_watched, clearing);
+    mu_etcd2_ask(driver->etcd, &clearing->watch, request, half_ms < BACK_MS ? half_ms : BACK_MS, on_watched, clearing);
 }
 
 static void on_listed(struct mu_etcd2_call *call)
@@ -423,7 +413,7 @@ static int clear_first(struct work *work, struct muster_error *reterr)
     clearing->work = work;
     clearing->index = driver->absent_index;
     driver->absent_index = 0;
-    ask(driver, &clearing->list, request, left_ms(work), on_listed, clearing);
+    mu_etcd2_ask(driver->etcd, &clearing->list, request, left_ms(work), on_listed, clearing);
     return 0;
 }
 
@@ -512,7 +502,7 @@ static void watch_for(struct driver *driver, uint64_t after, uint64_t timeout_ms
     watch->key = key;
     watch->after = after;
     driver->watch = watch;
-    ask(driver, &watch->call, request, timeout_ms, on_rung, watch);
+    mu_etcd2_ask(driver->etcd, &watch->call, request, timeout_ms, on_rung, watch);
 }
 
 /* A new PARK takes the place of an old one. A watch that is under way will do for it, for it began earlier. */
@@ -557,7 +547,7 @@ static void ring(struct work *work)
                                               .no_value = true,
                                               .ttl_s = MU_KV_ETCD_V2_TTL_S };
 
-    ask(work->driver, &work->call, request, left_ms(work), on_bell_written, work);
+    mu_etcd2_ask(work->driver->etcd, &work->call, request, left_ms(work), on_bell_written, work);
 }
 
 /* ---- From outside ---- */
@@ -688,7 +678,7 @@ static void make_store(struct driver *driver)
         .kind = MU_ETCD2_PUT, .key = mu_slice_str(MU_KV_ETCD_V2_STORE), .dir = true, .prev_exist = MU_ETCD2_MUST_NOT
     };
 
-    ask(driver, &driver->make_store, request, MAKE_STORE_MS, on_store_made, NULL);
+    mu_etcd2_ask(driver->etcd, &driver->make_store, request, MAKE_STORE_MS, on_store_made, NULL);
 }
 
 static int set_up(struct driver *driver, const struct mu_kv_etcd_v2_config *config, struct muster_error *reterr)
