@@ -923,7 +923,7 @@ def test_the_killed_host_of_a_store_takes_its_last_will_with_it_and_ends_at_once
     scene.world(2)
     kill_agent(host)
     assert host.end() == -9
-    assert "nothing of it is left" in host.err or "killed what was left" in host.err
+    assert "none of its processes are left" in host.err or "killed what was left" in host.err
     other.signal(signal.SIGTERM)
     assert other.end() != 0
 
