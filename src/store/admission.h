@@ -11,7 +11,9 @@
 #ifndef MU_STORE_ADMISSION_H
 #define MU_STORE_ADMISSION_H
 
-#include "store/origins.h"
+#include "base/buckets.h"
+#include "base/hash.h"
+#include "store/net.h"
 
 #define MU_OWN_SOCKETS_MAX 32
 
@@ -20,6 +22,19 @@ struct mu_own_sockets { /* this process's connections to its own server; more of
     size_t count;
 };
 bool mu_own_sockets_has(const struct mu_own_sockets *own, const union mu_addr *addr);
+
+/* How many connections each address has. */
+struct mu_origin; /* an address with at least one connection */
+
+struct mu_origins {
+    struct mu_buckets all; /* takes no memory while there are no connections */
+    struct mu_hash_seed seed;
+};
+
+/* One more from this address. MUSTER_ELIMIT, with *reterr set, when it has `max` already; MUSTER_ENOMEM. */
+int mu_origins_add(struct mu_origins *origins, const union mu_addr *addr, size_t max, struct mu_origin **ret_origin,
+                   struct muster_error *reterr);
+void mu_origins_remove(struct mu_origins *origins, struct mu_origin *origin); /* one less */
 
 struct mu_admission { /* what a server takes */
     struct mu_network *allow;

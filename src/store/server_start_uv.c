@@ -59,16 +59,9 @@ static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_conf
 
     if (server == NULL)
         return NULL;
-    if (config->allow_count > 0) {
-        server->admission.allow = malloc(config->allow_count * sizeof *server->admission.allow);
-        if (server->admission.allow == NULL) {
-            free(server);
-            return NULL;
-        }
-        memcpy(server->admission.allow, config->allow, config->allow_count * sizeof *server->admission.allow);
-        server->admission.allow_count = config->allow_count;
-        server->admission.allow_own = config->allow_own;
-    }
+    server->admission = (struct mu_admission){ .allow = config->allow,
+                                               .allow_count = config->allow_count,
+                                               .allow_own = config->allow_own };
     server->loop = loop;
     server->log_limit = (struct mu_log_limit){ .burst = LOG_BURST, .per_s = LOG_PER_S };
     mu_list_init(&server->listeners);
@@ -79,12 +72,10 @@ static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_conf
     mu_list_init(&server->busy);
     server->seed = server->admission.origins.seed = seed;
     server->era = mu_era_new(&config->limits, config->legacy, seed);
-    if (server->era == NULL) {
-        free(server->admission.allow);
-        free(server);
-        return NULL;
-    }
-    return server;
+    if (server->era != NULL)
+        return server;
+    free(server);
+    return NULL;
 }
 
 /* One more address to listen on. The socket is the server's from here on, also if this fails. */
@@ -143,6 +134,7 @@ static int start_on(uv_loop_t *loop, struct mu_listen_sockets *sockets, const st
     assert(sockets->count > 0);
     if (server == NULL) {
         mu_listen_close_all(sockets);
+        free(config->allow);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a store server");
     }
     (void)uv_timer_init(loop, &server->grace_timer); /* these only fill in memory */
@@ -246,7 +238,6 @@ int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config 
                                         .legacy = MU_DIALECT_L,
                                         .allow_own = config->allow_own };
     struct mu_listen_sockets sockets = { .count = 0 };
-    struct mu_network *allow = NULL;
     enum mu_dialect legacy;
     int rc;
 
@@ -256,36 +247,25 @@ int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config 
         settled.legacy = legacy;
     rc = mu_limits_settle(&settled.limits, reterr);
     if (rc == 0)
-        rc = parse_allow(config->allow, &allow, &settled.allow_count, reterr);
+        rc = parse_allow(config->allow, &settled.allow, &settled.allow_count, reterr);
     if (rc < 0)
         return rc;
-    settled.allow = allow;
     rc = open_sockets(config, &sockets, reterr);
     if (rc == 0 && getrandom(settled.seed, sizeof settled.seed, 0) != (ssize_t)sizeof settled.seed) {
         rc = mu_fail_errno(reterr, errno, "get random bytes");
         mu_listen_close_all(&sockets);
     }
-    if (rc == 0)
-        rc = start_on(loop, &sockets, &settled, ret_server, reterr);
+    if (rc < 0) {
+        free(settled.allow);
+        return rc;
+    }
+    rc = start_on(loop, &sockets, &settled, ret_server, reterr);
     if (rc == 0 && config->use_listen_fd)
         (void)close(config->listen_fd);
-    free(allow);
     return rc;
 }
 
 const union mu_addr *mu_server_address(const struct mu_server *server)
 {
     return &server->addr;
-}
-
-struct mu_server_stats mu_server_stats(const struct mu_server *server)
-{
-    return (struct mu_server_stats){
-        .connections = server->conns_count,
-        .keys = server->era->service.table.keys,
-        .bytes = server->era->service.budget.used + server->era->service.transit.used,
-        .accepted = server->accepted,
-        .refused = server->refused,
-        .requests = server->era->service.requests,
-    };
 }

@@ -12,7 +12,7 @@ struct mu_server;
 struct mu_server_config {
     struct muster_store_limits limits; /* settled */
     enum mu_dialect legacy;            /* L, L0 or L1 */
-    const struct mu_network *allow;    /* copied; none: everybody */
+    struct mu_network *allow;          /* taken, also if the start fails; NULL: every network */
     size_t allow_count;
     bool allow_own;   /* connections of this machine to itself are taken, too */
     uint64_t seed[2]; /* random */
@@ -60,12 +60,5 @@ uint64_t mu_server_writer(const struct mu_server *server);
 const union mu_addr *mu_server_writer_address(const struct mu_server *server); /* NULL: none has */
 /* Calls `gone`, which may be NULL, with the number of each connection that ends. Never after mu_server_close(). */
 void mu_server_on_gone(struct mu_server *server, void (*gone)(void *ctx, uint64_t connection), void *ctx);
-
-struct mu_server_stats {
-    size_t connections, keys, bytes;
-    uint64_t accepted, refused, requests;
-};
-
-struct mu_server_stats mu_server_stats(const struct mu_server *server);
 
 #endif

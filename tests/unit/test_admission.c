@@ -1,4 +1,5 @@
 /* Which connections a store server takes, and which it closes for a newcomer. */
+#include "failmalloc.h"
 #include "pure.h"
 #include "store/admission.h"
 
@@ -163,6 +164,53 @@ static void connections_of_this_process_are_never_closed(void **state)
     }
 }
 
+/* ---- Connections by address, whatever its ports and however it is written ---- */
+
+enum { MAX = 3 }; /* connections of one address */
+
+static struct mu_origins origins;
+
+static int add(const char *host, uint16_t port, struct mu_origin **ret_origin, struct muster_error *error)
+{
+    union mu_addr addr = address(host, port);
+
+    return mu_origins_add(&origins, &addr, MAX, ret_origin, error);
+}
+
+static void an_address_may_have_so_many_and_no_more(void **state)
+{
+    struct mu_origin *here[MAX], *there, *more = NULL;
+    struct muster_error error;
+
+    (void)state;
+    for (uint16_t i = 0; i < MAX; i++)
+        assert_int_equal(add("192.0.2.1", i, &here[i], &error), 0);
+    assert_int_equal(add("192.0.2.1", 99, &more, &error), MUSTER_ELIMIT);
+    assert_string_equal(error.text, "its address has 3 connections, which is the limit for one address");
+    assert_int_equal(add("::ffff:192.0.2.1", 99, &more, &error), MUSTER_ELIMIT);
+    assert_int_equal(add("2001:db8::1", 99, &there, &error), 0);
+    mu_origins_remove(&origins, here[1]);
+    assert_int_equal(add("192.0.2.1", 99, &here[1], &error), 0);
+    for (size_t i = 0; i < MAX; i++)
+        mu_origins_remove(&origins, here[i]);
+    mu_origins_remove(&origins, there);
+    assert_null(origins.all.heads);
+}
+
+static void an_address_there_is_no_memory_for_is_refused(void **state)
+{
+    (void)state;
+    FOR_EACH_FAILURE (n) {
+        struct mu_origin *origin = NULL;
+        int rc = add("192.0.2.1", 1, &origin, NULL);
+
+        assert_int_equal(rc, fail_alloc_hit() ? MUSTER_ENOMEM : 0);
+        if (rc == 0)
+            mu_origins_remove(&origins, origin);
+        assert_null(origins.all.heads);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +218,8 @@ int main(void)
         cmocka_unit_test(descriptors_decide_whether_there_is_room),
         cmocka_unit_test(the_connection_that_is_of_least_use_is_closed),
         cmocka_unit_test(connections_of_this_process_are_never_closed),
+        cmocka_unit_test(an_address_may_have_so_many_and_no_more),
+        cmocka_unit_test(an_address_there_is_no_memory_for_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

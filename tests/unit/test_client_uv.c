@@ -3,7 +3,7 @@
 #include "failmalloc.h"
 #include "fake_store.h"
 #include "store/client_uv.h"
-#include "store/server_uv.h"
+#include "store/server_parts_uv.h"
 
 #include <stdio.h>
 
@@ -325,7 +325,7 @@ static void a_connection_is_replaced_where_a_wait_cannot_be_taken_back(void **st
     run_until(&s, &s.done[1]);
     assert_int_equal(s.calls[0].rc, MUSTER_ETIMEOUT);
     assert_int_equal(s.calls[1].rc, 0);
-    assert_int_equal(mu_server_stats(s.server).accepted, 2);
+    assert_int_equal(s.server->accepted, 2);
     assert_int_equal(s.ready, 1);
     assert_int_equal(s.lost, 0);
     end(&s);

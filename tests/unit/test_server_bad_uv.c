@@ -29,7 +29,7 @@ static void a_code_that_no_request_has_closes_the_connection(void **state)
     };
     struct scene *s = *state;
     struct peer *other = meet(s, V);
-    struct mu_server_stats before;
+    struct stats before;
     char from[32];
 
     works_for(other);
@@ -123,7 +123,7 @@ static void random_bytes_do_not_disturb_others(void **state)
     struct scene *s = *state;
     struct mu_rng rng = mu_rng_seeded(0x5eed);
     struct peer *other;
-    struct mu_server_stats before;
+    struct stats before;
 
     serve(s, (struct muster_store_limits){ .total_bytes = 1 << 20, .value_bytes = 1 << 16 }, MU_DIALECT_L);
     other = meet(s, V);
@@ -196,7 +196,7 @@ static const char *const requests_v[] = {
 /* All cuts of one request at once: each says so much of it, is silent while another works, and hangs up. */
 static void cut_everywhere(struct scene *s, struct peer *other, enum mu_dialect dialect, const char *text)
 {
-    struct mu_server_stats before = stats(s);
+    struct stats before = stats(s);
     struct peer *peers[128];
     char whole[128];
     size_t count;

@@ -181,7 +181,7 @@ static const char *const huge[] = { "2147483648",          "3000000000",        
 static void claims_are_refused_when_they_are_read(struct scene *s, enum mu_dialect dialect, const char *const *starts)
 {
     struct peer *other = meet(s, V);
-    struct mu_server_stats before;
+    struct stats before;
     char text[128];
 
     works_for(other);
@@ -261,7 +261,7 @@ static void a_claim_alone_costs_nothing(void **state)
 {
     struct scene *s = *state;
     struct peer *peers[100], *other = meet(s, V);
-    struct mu_server_stats before;
+    struct stats before;
 
     serve(s, (struct muster_store_limits){ .value_bytes = MU_VALUE_BYTES_MAX }, MU_DIALECT_L);
     other = meet(s, V);
@@ -295,7 +295,7 @@ static void a_client_that_never_reads_is_dropped_at_the_limit(void **state)
 {
     struct scene *s = *state;
     struct peer *greedy, *other;
-    struct mu_server_stats before;
+    struct stats before;
     size_t most = 0;
     unsigned port;
 
@@ -324,7 +324,7 @@ static void one_segment_of_requests_cannot_pile_up_replies_past_the_limit(void *
 {
     struct scene *s = *state;
     struct peer *greedy, *other;
-    struct mu_server_stats before;
+    struct stats before;
     struct mu_buf bytes = { 0 };
 
     serve(s, (struct muster_store_limits){ .unsent_bytes = 4 * MIB }, MU_DIALECT_L);
@@ -390,7 +390,7 @@ static void unsent_replies_count_towards_the_total(void **state)
 {
     struct scene *s = *state;
     struct peer *greedy[8], *other;
-    struct mu_server_stats before;
+    struct stats before;
 
     serve(s, (struct muster_store_limits){ .unsent_bytes = 64 * MIB, .total_bytes = 10 * MIB, .value_bytes = MIB },
           MU_DIALECT_L);
@@ -821,7 +821,7 @@ static void replies_there_is_no_memory_for_end_their_connection_only(void **stat
 {
     struct scene *s = *state;
     struct peer *other = meet(s, V);
-    struct mu_server_stats before;
+    struct stats before;
     unsigned long nth;
     bool hit = true;
 

@@ -146,7 +146,7 @@ static void connections_that_wait_for_long_lists_leave_in_turns(void **state)
     struct scene *s = *state;
     struct peer *other = meet(s, V), *waiters[WAITERS];
     struct mu_buf bytes = { 0 };
-    struct mu_server_stats before;
+    struct stats before;
     size_t steps = 0, held;
 
     works_for(other);
@@ -234,7 +234,7 @@ static void ten_thousand_connections_that_come_and_go_leave_the_server_as_it_was
     struct scene *s = *state;
     unsigned size = crowd_size(2), gone = 0;
     struct peer *other = meet(s, V);
-    struct mu_server_stats before;
+    struct stats before;
 
     ask(other, "SET (/k) (v) PING %1", "%1");
     before = stats(s);

@@ -645,12 +645,12 @@ static void a_server_is_alone_when_the_last_of_the_others_has_gone(void **state)
     pid_t strangers[] = { start_stranger(mu_server_address(s->server)), start_stranger(mu_server_address(s->server)) };
     unsigned alone = 0;
 
-    UNTIL(mu_server_stats(s->server).connections == 2);
+    UNTIL(stats(s).connections == 2);
     mu_server_when_alone(s->server, note_alone, &alone);
     works_for(meet(s, V));
     assert_int_equal(alone, 0);
     end_stranger(strangers[0]);
-    UNTIL(mu_server_stats(s->server).connections == 2); /* the other one, and ours */
+    UNTIL(stats(s).connections == 2); /* the other one, and ours */
     works_for(meet(s, V));
     assert_int_equal(alone, 0);
     end_stranger(strangers[1]);
