@@ -260,46 +260,34 @@ bool mu_v3_answer(const struct mu_v3_names *names, const struct mu_v3_asked *ask
                   const struct mu_etcd3_answer *answer, const struct muster_error *error,
                   struct mu_fold_event *ret_event)
 {
-    *ret_event = (struct mu_fold_event){ .id = asked->id, .scope = asked->scope };
-    if (asked->type == MU_FOLD_DO_UNMARK || (asked->type == MU_FOLD_DO_LOOK_AROUND && rc < 0))
+    static const enum mu_fold_event_type answers[] = { [MU_FOLD_DO_LOAD] = MU_FOLD_ON_LOADED,
+                                                       [MU_FOLD_DO_LOOK_AROUND] = MU_FOLD_ON_CROWD,
+                                                       [MU_FOLD_DO_WRITE] = MU_FOLD_ON_WROTE,
+                                                       [MU_FOLD_DO_GRANT_JOB] = MU_FOLD_ON_GRANTED,
+                                                       [MU_FOLD_DO_KEEP_JOB] = MU_FOLD_ON_KEPT };
+    bool looks = asked->type == MU_FOLD_DO_LOOK_AROUND, loads = asked->type == MU_FOLD_DO_LOAD;
+
+    if (asked->type == MU_FOLD_DO_UNMARK || (looks && rc < 0))
         return false; /* for people only: what cannot be read is not told, and the mark goes with its lease */
     if (rc < 0) {
         *ret_event = mu_v3_failed(asked->id, rc, answer->code, error);
         return true;
     }
-    switch (asked->type) {
-    case MU_FOLD_DO_LOAD:
-        ret_event->type = MU_FOLD_ON_LOADED;
-        if (!take_kvs(names, answer, ret_event))
-            *ret_event = mu_v3_failed(asked->id, MUSTER_ENOMEM, 0, &no_memory);
-        return true;
-    case MU_FOLD_DO_LOOK_AROUND:
-        ret_event->type = MU_FOLD_ON_CROWD;
-        ret_event->lease = asked->lease;
-        ret_event->held = asked->lease != 0 && answer->succeeded;
-        return take_kvs(names, answer, ret_event);
-    case MU_FOLD_DO_WRITE:
-        ret_event->type = MU_FOLD_ON_WROTE;
-        ret_event->held = answer->succeeded;
-        ret_event->revision = answer->revision;
-        return true;
-    case MU_FOLD_DO_GRANT_JOB:
-        ret_event->type = MU_FOLD_ON_GRANTED;
-        ret_event->lease = answer->lease;
-        return true;
-    case MU_FOLD_DO_KEEP_JOB:
-        ret_event->type = MU_FOLD_ON_KEPT;
+    *ret_event = (struct mu_fold_event){ .type = answers[asked->type],
+                                         .id = asked->id,
+                                         .scope = asked->scope,
+                                         .revision = answer->revision,
+                                         .lease = looks ? asked->lease : answer->lease,
+                                         .held = answer->succeeded };
+    assert(ret_event->type >= MU_FOLD_ON_LOADED); /* nothing else is asked of etcd by a call */
+    if (asked->type == MU_FOLD_DO_KEEP_JOB)
         ret_event->held = answer->ttl_s > 0;
+    else if (looks)
+        ret_event->held = asked->lease != 0 && answer->succeeded;
+    if ((!loads && !looks) || take_kvs(names, answer, ret_event))
         return true;
-    case MU_FOLD_DO_UNMARK:
-    case MU_FOLD_DO_UNWATCH:
-    case MU_FOLD_DO_TAKE_LEASE:
-    case MU_FOLD_DO_DROP_LEASE:
-    case MU_FOLD_DO_TELL:
-        break;
-    }
-    assert(false); /* these are no calls of etcd */
-    return false;
+    *ret_event = mu_v3_failed(asked->id, MUSTER_ENOMEM, 0, &no_memory);
+    return loads;
 }
 
 struct mu_fold_event mu_v3_changes(const struct mu_v3_names *names, enum mu_fold_scope scope,
