@@ -24,8 +24,8 @@ struct etcd {
     char name[MU_ETCD_NAME_MAX], node[MU_CLASSIC_NODE_MAX];
     uint64_t seed;
     struct mu_classic *classic;
-    struct mu_http *etcd;
     struct mu_kv *kv;
+    struct mu_http *etcd; /* the kv's client */
 };
 
 struct order {
@@ -193,10 +193,8 @@ static void free_handler(struct muster_handler *handler, void (*done)(void *ctx)
     struct etcd *e = (struct etcd *)handler;
 
     mu_shell_hold(&e->shell);
-    mu_shell_hold(&e->shell);
     mu_shell_close(&e->shell, done, ctx);
     e->kv->ops->close(e->kv, on_kv_closed, e);
-    mu_http_close(e->etcd, mu_shell_drop, e);
 }
 
 static const struct muster_handler_ops etcd_ops = {
@@ -260,11 +258,6 @@ static int make_machines(struct etcd *e, struct muster_error *reterr)
     return rc == 0 ? mu_boot_uv_init(&e->shell.boot, &boot, reterr) : rc;
 }
 
-static void on_discarded(void *ctx)
-{
-    destroy(ctx);
-}
-
 static const struct mu_shell_ops shell_ops = {
     .part = &mu_classic_part,
     .request = on_request,
@@ -296,18 +289,14 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
         rc = make_machines(e, reterr);
     }
     e->place.http.seed = e->seed;
+    mu_shell_init(&e->shell, loop, &shell_ops, e->place.join_ms, listener, ctx);
     if (rc == 0)
-        rc = mu_http_start(loop, &e->place.http, &e->etcd, reterr);
+        rc = open_kv(&e->shell.handler.base, &e->kv, reterr);
     if (rc < 0) {
         destroy(&e->shell);
         return rc;
     }
-    mu_shell_init(&e->shell, loop, &shell_ops, e->place.join_ms, listener, ctx);
-    rc = open_kv(&e->shell.handler.base, &e->kv, reterr);
-    if (rc < 0) {
-        mu_http_close(e->etcd, on_discarded, e);
-        return rc;
-    }
+    e->etcd = mu_kv_etcd_store_http(e->kv);
     mu_shell_open(&e->shell, e->kv, false);
     *ret_handler = &e->shell.handler.base;
     return 0;

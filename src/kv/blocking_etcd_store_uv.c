@@ -14,7 +14,6 @@ struct etcd_store {
     struct muster_store base;
     struct mu_loop_thread thread;
     struct mu_kv *kv;
-    struct mu_http *etcd;
 };
 
 struct posted {
@@ -40,19 +39,12 @@ static void on_kv_closed(struct mu_kv *kv, void *ctx)
     (void)ctx;
 }
 
-static void on_etcd_closed(void *ctx)
-{
-    (void)ctx;
-}
-
 static void close_there(struct mu_loop_thread *thread)
 {
     struct etcd_store *store = MU_LIST_ITEM(thread, struct etcd_store, thread);
 
     if (store->kv != NULL)
         store->kv->ops->close(store->kv, on_kv_closed, NULL);
-    if (store->etcd != NULL)
-        mu_http_close(store->etcd, on_etcd_closed, NULL);
 }
 
 static void begin(struct mu_posted *base)
@@ -62,7 +54,7 @@ static void begin(struct mu_posted *base)
     if (posted->request != NULL)
         posted->store->kv->ops->submit(posted->store->kv, posted->request);
     else
-        mu_etcd2_call(posted->store->etcd, posted->call);
+        mu_etcd2_call(mu_kv_etcd_store_http(posted->store->kv), posted->call);
 }
 
 int mu_etcd_store_call(struct muster_store *store, struct mu_etcd2_call *call)
@@ -126,8 +118,6 @@ static int start(struct etcd_store *s, const struct mu_kv_etcd_store_config *con
     if (rc < 0)
         return rc;
     rc = mu_kv_etcd_store_start(&s->thread.loop, config, &s->kv, reterr);
-    if (rc == 0)
-        rc = mu_http_start(&s->thread.loop, config->http, &s->etcd, reterr);
     if (rc == 0)
         rc = mu_loop_thread_start(&s->thread, "an etcd store", reterr);
     if (rc < 0) {

@@ -607,3 +607,8 @@ int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config
     *ret_kv = &driver->kv;
     return 0;
 }
+
+struct mu_http *mu_kv_etcd_store_http(struct mu_kv *kv)
+{
+    return ((struct driver *)kv)->etcd;
+}

@@ -22,5 +22,6 @@ struct mu_kv_etcd_store_config {
 
 int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config *config, struct mu_kv **ret_kv,
                            struct muster_error *reterr);
+struct mu_http *mu_kv_etcd_store_http(struct mu_kv *kv); /* its client, for other requests to the same etcd */
 
 #endif
