@@ -47,13 +47,16 @@ void mu_etcd_json_wrong(struct mu_etcd_reader *r, const char *path, const char *
         r->rc = mu_fail(r->error, MUSTER_EPROTOCOL, "'%s%s' is %s", path, name, what);
 }
 
-/* NULL: it is missing, is not `right`, or something has failed before. */
-static json_t *find(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name,
-                    bool (*right)(const json_t *value), const char *otherwise)
+static json_t *get(const struct mu_etcd_reader *r, const json_t *object, const char *name)
 {
-    json_t *value = r->rc == 0 ? json_object_get(object, name) : NULL;
+    return r->rc == 0 ? json_object_get(object, name) : NULL;
+}
 
-    if (value == NULL || right(value))
+/* NULL: it is missing, or not `right`. */
+static json_t *checked(struct mu_etcd_reader *r, json_t *value, const char *path, const char *name, bool right,
+                       const char *otherwise)
+{
+    if (value == NULL || right)
         return value;
     mu_etcd_json_wrong(r, path, name, otherwise);
     return NULL;
@@ -85,58 +88,47 @@ static bool is_id(const json_t *value)
     return errno == 0 && text[0] >= '0' && text[0] <= '9' && end == text + json_string_length(value);
 }
 
-static bool is_bool(const json_t *value)
-{
-    return json_is_boolean(value);
-}
-
-static bool is_text(const json_t *value)
-{
-    return json_is_string(value);
-}
-
-static bool is_object(const json_t *value)
-{
-    return json_is_object(value);
-}
-
-static bool is_array(const json_t *value)
-{
-    return json_is_array(value);
-}
-
 int64_t mu_etcd_json_int(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
 {
-    const json_t *value = find(r, object, path, name, is_int, "not a number of 64 bits");
+    json_t *value = get(r, object, name);
 
+    value = checked(r, value, path, name, is_int(value), "not a number of 64 bits");
     return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10) : json_integer_value(value);
 }
 
 uint64_t mu_etcd_json_id(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
 {
-    const json_t *value = find(r, object, path, name, is_id, "not a number of 64 bits, not negative");
+    json_t *value = get(r, object, name);
 
+    value = checked(r, value, path, name, is_id(value), "not a number of 64 bits, not negative");
     return json_is_string(value) ? strtoull(json_string_value(value), NULL, 10) : (uint64_t)json_integer_value(value);
 }
 
 bool mu_etcd_json_bool(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
 {
-    return json_is_true(find(r, object, path, name, is_bool, "not true or false"));
+    json_t *value = get(r, object, name);
+
+    return json_is_true(checked(r, value, path, name, json_is_boolean(value), "not true or false"));
 }
 
 struct mu_slice mu_etcd_json_text(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
 {
-    const json_t *value = find(r, object, path, name, is_text, "not text");
+    json_t *value = get(r, object, name);
 
+    value = checked(r, value, path, name, json_is_string(value), "not text");
     return value == NULL ? mu_slice("", 0) : mu_slice(json_string_value(value), json_string_length(value));
 }
 
 json_t *mu_etcd_json_object(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
 {
-    return find(r, object, path, name, is_object, "not an object");
+    json_t *value = get(r, object, name);
+
+    return checked(r, value, path, name, json_is_object(value), "not an object");
 }
 
 json_t *mu_etcd_json_array(struct mu_etcd_reader *r, const json_t *object, const char *path, const char *name)
 {
-    return find(r, object, path, name, is_array, "not an array");
+    json_t *value = get(r, object, name);
+
+    return checked(r, value, path, name, json_is_array(value), "not an array");
 }
