@@ -2,7 +2,6 @@
  * requests. */
 #include "kv/etcd3.h"
 
-#include "base/arena.h"
 #include "base/base64.h"
 #include "base/words.h"
 #include "kv/etcd_json.h"
@@ -10,13 +9,8 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { BYTES_MAX = 64 << 20, INNER_PATH_MAX = 64, SAMPLE_MAX = 200 };
-
-struct mu_etcd3_store {
-    struct mu_arena arena;
-};
 
 /* ---- Answers ---- */
 
@@ -225,19 +219,6 @@ static void read_error(struct reader *r, const json_t *root, int *ret_code, stru
     *ret_message = copy_text(r, message);
 }
 
-static struct mu_etcd3_store *new_store(void)
-{
-    return calloc(1, sizeof(struct mu_etcd3_store));
-}
-
-static void free_store(struct mu_etcd3_store *store)
-{
-    if (store == NULL)
-        return;
-    mu_arena_done(&store->arena);
-    free(store);
-}
-
 static void read_root(struct reader *r, const struct mu_etcd3_request *request, unsigned status, const json_t *root,
                       struct mu_etcd3_answer *answer)
 {
@@ -254,14 +235,11 @@ static void read_root(struct reader *r, const struct mu_etcd3_request *request, 
 int mu_etcd3_read(const struct mu_etcd3_request *request, unsigned status, struct mu_slice body,
                   struct mu_etcd3_answer *ret_answer, struct muster_error *reterr)
 {
-    struct mu_etcd3_answer answer = { .store = new_store() };
-    struct reader r = { .in = { .error = reterr } };
+    struct mu_etcd3_answer answer = { 0 };
+    struct reader r = { .in = { .error = reterr }, .arena = &answer.arena };
     json_t *root;
 
     assert(request->kind != MU_ETCD3_WATCH);
-    if (answer.store == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the answer");
-    r.arena = &answer.store->arena;
     r.in.rc = mu_etcd_json_load(status, body, &root, reterr);
     if (r.in.rc == 0) {
         read_root(&r, request, status, root, &answer);
@@ -281,7 +259,7 @@ int mu_etcd3_read(const struct mu_etcd3_request *request, unsigned status, struc
 
 void mu_etcd3_answer_done(struct mu_etcd3_answer *answer)
 {
-    free_store(answer->store);
+    mu_arena_done(&answer->arena);
     *answer = (struct mu_etcd3_answer){ 0 };
 }
 
@@ -408,13 +386,10 @@ static void read_message(struct reader *r, const json_t *root, struct mu_etcd3_m
 
 static int take_object(struct mu_slice text, struct mu_etcd3_message *ret_message, struct muster_error *reterr)
 {
-    struct mu_etcd3_message message = { .store = new_store() };
-    struct reader r = { .in = { .error = reterr } };
+    struct mu_etcd3_message message = { 0 };
+    struct reader r = { .in = { .error = reterr }, .arena = &message.arena };
     json_t *root;
 
-    if (message.store == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a watch");
-    r.arena = &message.store->arena;
     r.in.rc = mu_etcd_json_load(200, text, &root, reterr);
     if (r.in.rc == 0) {
         read_message(&r, root, &message);
@@ -456,6 +431,6 @@ int mu_etcd3_stream_next(struct mu_etcd3_stream *stream, struct mu_etcd3_message
 
 void mu_etcd3_message_done(struct mu_etcd3_message *message)
 {
-    free_store(message->store);
+    mu_arena_done(&message->arena);
     *message = (struct mu_etcd3_message){ 0 };
 }

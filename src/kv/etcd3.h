@@ -5,6 +5,7 @@
 #ifndef MU_KV_ETCD3_H
 #define MU_KV_ETCD3_H
 
+#include "base/arena.h"
 #include "base/buf.h"
 #include "base/error.h"
 
@@ -123,9 +124,9 @@ struct mu_etcd3_answer {
     bool succeeded;                        /* TXN: the compares held */
     const struct mu_etcd3_result *results; /* TXN: of the ops of that branch. RANGE: one */
     size_t results_count;
-    int64_t lease, ttl_s;         /* GRANT, KEEP_ALIVE (ttl 0: the lease is gone) */
-    struct mu_slice token;        /* AUTHENTICATE */
-    struct mu_etcd3_store *store; /* what all of it lies in */
+    int64_t lease, ttl_s;  /* GRANT, KEEP_ALIVE (ttl 0: the lease is gone) */
+    struct mu_slice token; /* AUTHENTICATE */
+    struct mu_arena arena; /* what all of it lies in */
 };
 
 /* The answer to a request of that kind (all but WATCH), with the HTTP status. An error of etcd is an answer. Anything
@@ -164,7 +165,7 @@ struct mu_etcd3_message {    /* one of a stream */
     int64_t revision; /* of the store when it was sent; no events of older ones follow a message without events */
     const struct mu_etcd3_event *events;
     size_t events_count;
-    struct mu_etcd3_store *store;
+    struct mu_arena arena;
 };
 
 /* Bytes in, messages out. Zeroed memory is an empty one. */
