@@ -1,5 +1,10 @@
-/* A lease: a grant, then a keep-alive every third of its time. A request that fails is sent again until the lease can
- * be alive no longer. */
+/* A lease: a grant, then a keep-alive every third of its time. A request that fails is sent again until the lease must
+ * have ended.
+ *
+ *   ASKED --granted--> HELD <--> TROUBLED, while a keep-alive fails
+ *     |                  |          |
+ *     v                  +----------+--> LOST
+ *   REFUSED */
 #include "kv/etcd3_parts_uv.h"
 #include "kv/later_uv.h"
 
@@ -12,6 +17,8 @@ enum {
     KEEP_ALIVE_LEAST_MS = 250, /* for one attempt */
 };
 
+enum lease_state { ASKED, REFUSED, HELD, TROUBLED, LOST };
+
 struct mu_etcd3_lease {
     struct mu_etcd3 *etcd;
     const struct mu_etcd3_lease_ops *ops;
@@ -22,7 +29,7 @@ struct mu_etcd3_lease {
     uint64_t ttl_ms;
     uint64_t since_ms; /* when the last request that was carried out was sent */
     uint64_t sent_ms;  /* the one under way */
-    bool granted, lost, trouble;
+    enum lease_state state;
     bool calling, revoking, closed, timer_closed;
     void (*on_closed)(void *ctx);
     void *closed_ctx;
@@ -49,16 +56,19 @@ static void on_lease_timer_closed(uv_handle_t *handle)
 
 static void tell_lease_trouble(struct mu_etcd3_lease *lease, const struct muster_error *error)
 {
-    if (lease->closed || lease->lost || !lease->granted || lease->trouble == (error != NULL))
+    enum lease_state next = error != NULL ? TROUBLED : HELD;
+
+    if (lease->closed || (lease->state != HELD && lease->state != TROUBLED) || lease->state == next)
         return;
-    lease->trouble = error != NULL;
+    lease->state = next;
     if (lease->ops->on_trouble != NULL)
         lease->ops->on_trouble(lease, error, lease->ctx);
 }
 
 static void lose(struct mu_etcd3_lease *lease, const struct muster_error *error)
 {
-    lease->lost = true;
+    assert(lease->state == ASKED || lease->state == HELD || lease->state == TROUBLED);
+    lease->state = lease->state == ASKED ? REFUSED : LOST;
     lease->ops->on_lost(lease, error, lease->ctx);
 }
 
@@ -130,7 +140,7 @@ static void on_grant_done(struct mu_etcd3_call *call)
     if (lease->closed) {
         free_lease_if_over(lease);
     } else if (call->rc == 0 || ours) {
-        lease->granted = true;
+        lease->state = HELD;
         lease->ttl_ms = (uint64_t)(ttl_s > 0 ? ttl_s : lease->asked_ttl_s) * 1000;
         lease->since_ms = lease->sent_ms;
         arm_lease(lease, lease->since_ms + lease->ttl_ms / 3);
@@ -168,7 +178,7 @@ int mu_etcd3_lease_start(struct mu_etcd3 *etcd, int64_t ttl_s, uint64_t grant_ms
 
 int64_t mu_etcd3_lease_id(const struct mu_etcd3_lease *lease)
 {
-    return lease->granted ? lease->id : 0;
+    return lease->state == ASKED || lease->state == REFUSED ? 0 : lease->id;
 }
 
 static void on_revoked(struct mu_etcd3_call *call)
@@ -189,7 +199,7 @@ void mu_etcd3_lease_close(struct mu_etcd3_lease *lease, bool revoke, uint64_t re
     lease->closed_ctx = ctx;
     if (lease->calling)
         mu_etcd3_cancel(&lease->call);
-    if (revoke && (lease->granted ? !lease->lost : lease->calling)) {
+    if (revoke && lease->state != LOST && lease->state != REFUSED) { /* an answer that is not there may be a grant */
         lease->revoking = true;
         lease->revocation = (struct mu_etcd3_call){ .request = { .kind = MU_ETCD3_REVOKE, .lease = lease->id },
                                                     .timeout_ms = revoke_ms > 0 ? revoke_ms : 1,
