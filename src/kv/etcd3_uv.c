@@ -2,6 +2,7 @@
  * is asked, and how often. With a user name a call first waits for a log-in; if its token is refused it waits for
  * another one, once. It waits as long as its own timeout allows, whatever time the other calls and the log-in have. */
 #include "kv/etcd3_parts_uv.h"
+#include "kv/later_uv.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -82,17 +83,15 @@ static void on_waited(uv_timer_t *timer);
 /* The timer is always derived from the calls that wait. */
 static void arm_waiting(struct mu_etcd3 *etcd)
 {
-    uint64_t left_ms = UINT64_MAX;
+    uint64_t until_ms = UINT64_MAX;
 
     for (struct mu_list *link = etcd->waiting.next; link != &etcd->waiting; link = link->next) {
-        uint64_t its_ms = time_left(MU_LIST_ITEM(link, struct mu_etcd3_call, link));
+        const struct mu_etcd3_call *call = MU_LIST_ITEM(link, struct mu_etcd3_call, link);
 
-        left_ms = its_ms < left_ms ? its_ms : left_ms;
+        if (call->started_ms + call->timeout_ms < until_ms)
+            until_ms = call->started_ms + call->timeout_ms;
     }
-    if (mu_list_empty(&etcd->waiting))
-        (void)uv_timer_stop(&etcd->timer);
-    else
-        (void)uv_timer_start(&etcd->timer, on_waited, left_ms, 0);
+    mu_timer_until(&etcd->timer, until_ms, on_waited);
 }
 
 /* Calls whose time is up wait no longer; the log-in goes on for the others and for later calls. */
