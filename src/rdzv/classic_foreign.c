@@ -24,11 +24,6 @@ bool mu_classic_is_foreign_for_good(const struct mu_classic *m)
     return mu_classic_is_foreign(m) && m->now_ms >= m->foreign_until_ms;
 }
 
-uint64_t mu_classic_until_not_foreign(const struct mu_classic *m)
-{
-    return mu_classic_is_foreign(m) ? mu_classic_until(m, m->foreign_until_ms) : NEVER;
-}
-
 /* After an outage members have to find the server first. */
 void mu_classic_set_doc_value(struct mu_classic *m, enum doc_value value)
 {

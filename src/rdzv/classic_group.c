@@ -161,11 +161,6 @@ static void on_member_mark(struct mu_classic *m, const struct mu_classic_event *
     }
 }
 
-static void watch_members(struct mu_classic *m)
-{
-    mu_classic_watch(m, true, mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until_recheck(m)));
-}
-
 /* The members that are not listed; `missing` has room for all. */
 static void find_missing(const struct mu_classic *m, const struct mu_classic_event *event, bool *missing)
 {
@@ -225,7 +220,7 @@ static void group_over(struct mu_classic *m, const bool *missing)
 
 static void watch_others(struct mu_classic *m)
 {
-    mu_classic_watch(m, false, MU_CLASSIC_WATCH_MS);
+    mu_classic_watch(m, false, NEVER);
 }
 
 static void on_over_read(struct mu_classic *m, const struct mu_classic_event *event)
@@ -316,7 +311,7 @@ const struct mu_classic_phase mu_classic_group_phases[MU_CLASSIC_PHASES_COUNT] =
     [MU_CLASSIC_IN_MEMBER_MARK] = { .enter = get_own_mark, .on_answer = on_member_mark },
     [MU_CLASSIC_IN_MARK_WATCH] = { watch_own_mark, mu_classic_on_watch, MU_CLASSIC_IN_MEMBER_READ },
     [MU_CLASSIC_IN_MEMBER_LIST] = { .enter = mu_classic_list_keys, .on_answer = on_member_list },
-    [MU_CLASSIC_IN_MEMBER_WATCH] = { watch_members, mu_classic_on_watch, MU_CLASSIC_IN_MEMBER_READ },
+    [MU_CLASSIC_IN_MEMBER_WATCH] = { mu_classic_watch_group, mu_classic_on_watch, MU_CLASSIC_IN_MEMBER_READ },
     [MU_CLASSIC_IN_MEMBER_KEY] = { .enter = enter_member_key, .on_answer = on_member_key },
     [MU_CLASSIC_IN_OVER_READ] = { .enter = mu_classic_get_doc, .on_answer = on_over_read },
     [MU_CLASSIC_IN_OVER_WATCH] = { watch_others, mu_classic_on_watch, MU_CLASSIC_IN_OVER_READ },

@@ -52,11 +52,6 @@ void mu_classic_look_again(struct mu_classic *m)
     mu_classic_begin_anew(m);
 }
 
-void mu_classic_tell_progress(struct mu_classic *m)
-{
-    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
-}
-
 static void is_closed(struct mu_classic *m)
 {
     (void)mu_fail(&m->error, MUSTER_ERDZV_CLOSED, "the rendezvous is closed");
@@ -93,7 +88,7 @@ static void on_looked(struct mu_classic *m, const struct mu_classic_event *event
     }
     if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_LOOK))
         return;
-    mu_classic_tell_progress(m);
+    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
     if (m->doc.version != m->in_version || m->doc.status == MU_CLASSIC_FINAL)
         mu_classic_set_place(m, PLACE_NONE);
     switch (m->doc.status) {
@@ -258,7 +253,7 @@ static void wait_for_peers(struct mu_classic *m)
 
 static void joined(struct mu_classic *m)
 {
-    mu_classic_tell_progress(m);
+    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
     if (m->doc.status == MU_CLASSIC_FROZEN) {
         mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
         return;
@@ -301,17 +296,14 @@ static void on_join(struct mu_classic *m, const struct mu_classic_event *event)
 
 static void enter_last_watch(struct mu_classic *m)
 {
-    uint64_t touch_ms = m->touched_ms + MU_CLASSIC_TOUCH_MS;
-    uint64_t until_ms = mu_classic_sooner(mu_classic_until(m, touch_ms), mu_classic_until(m, m->last_call_until_ms));
+    uint64_t until_ms = mu_classic_sooner(m->touched_ms + MU_CLASSIC_TOUCH_MS, m->last_call_until_ms);
 
-    mu_classic_watch(m, judges_last_call(m), mu_classic_sooner(until_ms, mu_classic_until_recheck(m)));
+    mu_classic_watch(m, judges_last_call(m), mu_classic_sooner(until_ms, m->recheck_ms));
 }
 
 static void watch_peers(struct mu_classic *m)
 {
-    uint64_t until_ms = mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms));
-
-    mu_classic_watch(m, judges_last_call(m), mu_classic_sooner(until_ms, mu_classic_until_recheck(m)));
+    mu_classic_watch(m, judges_last_call(m), m->recheck_ms);
 }
 
 static enum mu_classic_state read_again(const struct mu_classic *m)
@@ -332,7 +324,7 @@ static void on_last_read(struct mu_classic *m, const struct mu_classic_event *ev
         return;
     if (news) {
         m->touched_ms = m->now_ms; /* who joins renews the TTL */
-        mu_classic_tell_progress(m);
+        (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
     }
     if (mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
         mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
@@ -380,7 +372,7 @@ static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *e
     }
     if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_PEERS_READ))
         return;
-    mu_classic_tell_progress(m);
+    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
     is_in = (int64_t)m->doc.participants > m->rank;
     if (is_in && mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
         mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
@@ -466,13 +458,6 @@ static void on_free_read(struct mu_classic *m, const struct mu_classic_event *ev
     }
 }
 
-static void watch_awaited(struct mu_classic *m)
-{
-    uint64_t until_ms = mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms));
-
-    mu_classic_watch(m, true, mu_classic_sooner(until_ms, mu_classic_until_recheck(m)));
-}
-
 /* Of the document's keep-alives those that are not listed: how many; `missing` (if not NULL, for m->world.count) says
  * which. */
 static size_t count_missing(const struct mu_classic *m, const struct mu_classic_event *event, int64_t version,
@@ -538,6 +523,6 @@ const struct mu_classic_phase mu_classic_join_phases[MU_CLASSIC_PHASES_COUNT] = 
     [MU_CLASSIC_IN_ANNOUNCE] = { .enter = enter_announce, .on_answer = on_announced },
     [MU_CLASSIC_IN_FREE_READ] = { .enter = mu_classic_get_doc, .on_answer = on_free_read },
     [MU_CLASSIC_IN_FREE_LIST] = { .enter = mu_classic_list_keys, .on_answer = on_free_list },
-    [MU_CLASSIC_IN_FREE_WATCH] = { watch_awaited, mu_classic_on_watch, MU_CLASSIC_IN_FREE_READ },
+    [MU_CLASSIC_IN_FREE_WATCH] = { mu_classic_watch_group, mu_classic_on_watch, MU_CLASSIC_IN_FREE_READ },
     [MU_CLASSIC_IN_DROP] = { .enter = mu_classic_drop_doc, .on_answer = on_dropped },
 };

@@ -33,8 +33,8 @@ struct mu_classic_track {
     struct mu_buf value;
 };
 
-/* Whether we are a participant of in_version. MAYBE: there was no answer to that join. LEAVING: there was none to taking
- * ourselves out. LAST_CALLER: we are, and end the last call. */
+/* Whether we are a participant of in_version. MAYBE: there was no answer to that join. LEAVING: we wrote ourselves out,
+ * and there was no answer. LAST_CALLER: we are, and end the last call. */
 enum place { PLACE_NONE, PLACE_MAYBE, PLACE_LEAVING, PLACE_OURS, PLACE_LAST_CALLER };
 /* Whether our key was put into its document. */
 enum confirmation { CONFIRMED_NOT, CONFIRMED_UNSURELY, CONFIRMED };
@@ -237,9 +237,9 @@ void mu_classic_list_keys(struct mu_classic *m);
 void mu_classic_delete_key(struct mu_classic *m);
 int64_t mu_classic_number(struct mu_slice text);
 int64_t mu_classic_rank_of(const struct mu_classic *m, struct mu_slice key, const char *where, int64_t version);
-void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms);
+void mu_classic_watch(struct mu_classic *m, bool group, uint64_t until_ms);
+void mu_classic_watch_group(struct mu_classic *m);
 void mu_classic_watch_document(struct mu_classic *m);
-uint64_t mu_classic_until_recheck(const struct mu_classic *m);
 void mu_classic_on_watch(struct mu_classic *m, const struct mu_classic_event *event);
 
 /* classic_prepare.c */
@@ -252,7 +252,6 @@ void mu_classic_set_announcement(struct mu_classic *m, enum announcement announc
 extern const struct mu_classic_phase mu_classic_join_phases[MU_CLASSIC_PHASES_COUNT];
 void mu_classic_start_join(struct mu_classic *m);
 void mu_classic_look_again(struct mu_classic *m);
-void mu_classic_tell_progress(struct mu_classic *m);
 
 /* classic_confirm.c */
 extern const struct mu_classic_phase mu_classic_confirm_phases[MU_CLASSIC_PHASES_COUNT];
@@ -275,7 +274,6 @@ void mu_classic_on_rank_lease(struct mu_classic *m, const struct mu_classic_even
 extern const struct mu_classic_phase mu_classic_foreign_phases[MU_CLASSIC_PHASES_COUNT];
 bool mu_classic_is_foreign(const struct mu_classic *m);
 bool mu_classic_is_foreign_for_good(const struct mu_classic *m);
-uint64_t mu_classic_until_not_foreign(const struct mu_classic *m);
 void mu_classic_set_doc_value(struct mu_classic *m, enum doc_value value);
 void mu_classic_tell_foreign_doc(struct mu_classic *m);
 void mu_classic_put_group_back(struct mu_classic *m);

@@ -378,7 +378,7 @@ int64_t mu_classic_rank_of(const struct mu_classic *m, struct mu_slice key, cons
  * index that we know would wait there for what will not come for a long time: what is there is read first. But not by
  * who waits for a group to end: it leaves it to the members to put their group back, and would be faster than they with
  * a new one. */
-void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms)
+void mu_classic_watch(struct mu_classic *m, bool group, uint64_t until_ms)
 {
     struct mu_classic_request *request =
         mu_classic_ask(m, &m->main, MU_CLASSIC_WATCH, "%s", group ? "/rdzv" : "/rdzv/active_version");
@@ -386,19 +386,19 @@ void mu_classic_watch(struct mu_classic *m, bool group, uint64_t timeout_ms)
     request->once = m->state != MU_CLASSIC_IN_FREE_WATCH;
     request->recursive = group;
     request->wait_index = m->index + 1;
-    request->timeout_ms = timeout_ms;
+    if (m->intent == INTENT_JOIN)
+        until_ms = mu_classic_sooner(until_ms, m->join_deadline_ms);
+    request->timeout_ms = mu_classic_until(m, mu_classic_sooner(until_ms, m->now_ms + MU_CLASSIC_WATCH_MS));
 }
 
 void mu_classic_watch_document(struct mu_classic *m)
 {
-    uint64_t until_ms = mu_classic_sooner(MU_CLASSIC_WATCH_MS, mu_classic_until(m, m->join_deadline_ms));
-
-    mu_classic_watch(m, false, mu_classic_sooner(until_ms, mu_classic_until_not_foreign(m)));
+    mu_classic_watch(m, false, mu_classic_is_foreign(m) ? m->foreign_until_ms : NEVER);
 }
 
-uint64_t mu_classic_until_recheck(const struct mu_classic *m)
+void mu_classic_watch_group(struct mu_classic *m)
 {
-    return m->recheck_ms == NEVER ? NEVER : mu_classic_until(m, m->recheck_ms);
+    mu_classic_watch(m, true, m->recheck_ms);
 }
 
 /* What happens in stores, in other versions' directories and to extra data is nobody's business here. */
