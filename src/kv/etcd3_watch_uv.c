@@ -7,8 +7,6 @@
 #include "kv/later_uv.h"
 
 #include <assert.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 enum {
@@ -38,7 +36,7 @@ struct mu_etcd3_watch {
     uint64_t opened_ms;
     uint64_t renew_ms; /* when its stream is opened anew, if that says nothing until then */
     bool streaming, probing, closed;
-    bool told, trouble; /* whether it can be heard, as far as was told */
+    enum told { NOTHING, HEARD, TROUBLE } told; /* last, by on_trouble */
     char *key;
     char what[160];
 };
@@ -71,10 +69,11 @@ static void on_watch_handle_closed(uv_handle_t *handle)
 
 static void tell_trouble(struct mu_etcd3_watch *watch, const struct muster_error *error)
 {
-    if (watch->closed || (watch->told && watch->trouble == (error != NULL)))
+    enum told now = error != NULL ? TROUBLE : HEARD;
+
+    if (watch->closed || watch->told == now)
         return;
-    watch->told = true;
-    watch->trouble = error != NULL;
+    watch->told = now;
     if (watch->ops->on_trouble != NULL)
         watch->ops->on_trouble(watch, error, watch->ctx);
 }
@@ -232,16 +231,14 @@ static void take_events(struct mu_etcd3_watch *watch, const struct mu_etcd3_mess
 static void take_end(struct mu_etcd3_watch *watch, const struct mu_etcd3_message *message)
 {
     struct muster_error error;
-    char endpoint[320];
 
     if (message->compact_revision > 0) {
         stand_still(watch, message->compact_revision);
         return;
     }
-    (void)snprintf(endpoint, sizeof endpoint, "%s", mu_http_endpoint(watch->etcd->http, watch->http.endpoint));
     (void)mu_etcd3_fail(message->code != 0 ? message->code : MU_ETCD3_CANCELED, message->message, watch->http.status,
                         &error);
-    (void)mu_wrap(&error, error.code, "%s: %s", watch->what, endpoint);
+    (void)mu_wrap(&error, error.code, "%s: %s", watch->what, mu_http_endpoint(watch->etcd->http, watch->http.endpoint));
     if (mu_etcd3_advise(message->code, message->message) == MU_ETCD3_LOG_IN)
         mu_etcd3_drop_token(watch->etcd, watch->token_number);
     else
