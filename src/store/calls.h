@@ -115,7 +115,8 @@ struct mu_call *mu_calls_pop_finished(struct mu_calls *calls);
 const char *mu_call_name(enum mu_call_kind value);
 
 /* All that a new connection has to send to set one key, in one piece, as this connection would:
- * the greeting and the request. Appended to `out`. MUSTER_ELIMIT, MUSTER_ENOMEM. */
-int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct mu_slice value, struct mu_buf *out);
+ * the greeting and the request. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct mu_slice value,
+                      struct mu_buf *ret_bytes);
 
 #endif

@@ -215,6 +215,12 @@ static void take_into_use(struct mu_client *client, struct link *link)
 
 /* ---- Reading ---- */
 
+static void attempt_failed(struct mu_client *client, size_t index, const char *why, bool refused)
+{
+    feed_dial(client,
+              (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = why, .refused = refused });
+}
+
 /* What the greeting of a link that closed means: another dialect, or a failed attempt. */
 static void greeting_closed(struct link *link, const char *why, bool refused)
 {
@@ -235,8 +241,7 @@ static void greeting_closed(struct link *link, const char *why, bool refused)
                        : "it closed the connection when greeted (%s)",
                    why);
     close_link(link);
-    feed_dial(client, (struct mu_dial_event){
-                          .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = text, .refused = refused });
+    attempt_failed(client, index, text, refused);
 }
 
 /* Bytes that are no answer to a greeting, as text: as they are if they can be printed, else in hex. */
@@ -392,10 +397,7 @@ static void connect_failed(struct link *link, int status)
     if (purpose == FOR_PROBE)
         probe_failed(client, uv_strerror(status));
     else
-        feed_dial(client, (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED,
-                                                  .index = index,
-                                                  .why = uv_strerror(status),
-                                                  .refused = status == UV_ECONNREFUSED || status == UV_ECONNRESET });
+        attempt_failed(client, index, uv_strerror(status), status == UV_ECONNREFUSED || status == UV_ECONNRESET);
 }
 
 static void on_connected(uv_connect_t *req, int status)
@@ -422,8 +424,7 @@ static void open_link(struct mu_client *client, enum purpose purpose, size_t ind
         if (purpose == FOR_PROBE)
             probe_failed(client, "no memory for a connection");
         else
-            feed_dial(client,
-                      (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = "no memory" });
+            attempt_failed(client, index, "no memory", false);
         return;
     }
     link->client = client;
@@ -750,16 +751,9 @@ bool mu_client_local_address(const struct mu_client *client, union mu_addr *ret_
 bool mu_client_lone_set(const struct mu_client *client, struct mu_slice key, struct mu_slice value,
                         union mu_addr *ret_addr, struct mu_buf *ret_bytes)
 {
-    struct mu_buf bytes = { 0 };
-
-    if (client->link == NULL)
+    if (client->link == NULL || mu_calls_lone_set(&client->calls, key, value, ret_bytes) < 0)
         return false;
-    if (mu_calls_lone_set(&client->calls, key, value, &bytes) < 0) {
-        mu_buf_done(&bytes);
-        return false;
-    }
     *ret_addr = client->addr;
-    *ret_bytes = bytes;
     return true;
 }
 

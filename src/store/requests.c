@@ -139,15 +139,19 @@ int mu_request_put_cancel(struct mu_calls *calls)
     return put_request(calls, NULL, MU_OP_CANCEL_WAIT); /* it has no fields */
 }
 
-int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct mu_slice value, struct mu_buf *out)
+int mu_calls_lone_set(const struct mu_calls *calls, struct mu_slice key, struct mu_slice value,
+                      struct mu_buf *ret_bytes)
 {
-    struct mu_calls alone = { .dialect = calls->dialect, .raw_keys = calls->raw_keys, .out = *out };
+    struct mu_calls alone = { .dialect = calls->dialect, .raw_keys = calls->raw_keys };
     struct mu_call call = { .kind = MU_CALL_SET, .key = { key.data, key.len }, .value = { value.data, value.len } };
     struct mu_slice greeting = mu_greeting(calls->dialect);
     int rc = put(&alone, greeting.data, greeting.len);
 
     if (rc == 0)
         rc = put_request(&alone, &call, MU_OP_SET);
-    *out = alone.out;
+    if (rc < 0)
+        mu_buf_done(&alone.out);
+    else
+        *ret_bytes = alone.out;
     return rc;
 }

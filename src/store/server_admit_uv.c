@@ -139,9 +139,10 @@ static bool make_room_for(const struct mu_conn *conn)
 
 bool mu_server_accepted_on(const struct mu_server *server, union mu_addr *ret_addr)
 {
-    if (server->has_accepted_on)
-        *ret_addr = server->accepted_on;
-    return server->has_accepted_on;
+    if (server->accepted_on.any.sa_family == 0)
+        return false;
+    *ret_addr = server->accepted_on;
+    return true;
 }
 
 static void admit(struct mu_conn *conn)
@@ -167,10 +168,8 @@ static void admit(struct mu_conn *conn)
     } else {
         conn->number = ++server->accepted;
         mu_list_push(&server->silent, &conn->silent);
-        if (is_known && !from_here && !server->has_accepted_on) {
+        if (is_known && !from_here && server->accepted_on.any.sa_family == 0)
             server->accepted_on = here;
-            server->has_accepted_on = true;
-        }
     }
 }
 

@@ -63,9 +63,8 @@ struct mu_server {
     unsigned handles; /* of these, those not closed yet */
     bool spare_busy;
     union mu_addr addr;        /* of the first listener */
-    union mu_addr accepted_on; /* where a connection from another machine first came in */
-    bool has_accepted_on;
-    struct mu_era *era; /* the newest */
+    union mu_addr accepted_on; /* where a connection from another machine first came in; family 0: none did */
+    struct mu_era *era;        /* the newest */
     struct mu_hash_seed seed;
     struct mu_admission admission;
     struct mu_list conns, doomed, graces;

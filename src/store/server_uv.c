@@ -52,14 +52,6 @@ bool mu_server_may_log_refusal(struct mu_server *server)
     return true;
 }
 
-static void log_refusal(struct mu_server *server, const union mu_addr *addr, const char *why)
-{
-    char text[MU_ADDR_TEXT_MAX];
-
-    if (mu_server_may_log_refusal(server))
-        mu_log(MUSTER_LOG_WARNING, "store: refused %s: %s; its connection is closed", mu_addr_format(addr, text), why);
-}
-
 void mu_conn_doom(struct mu_conn *conn)
 {
     conn->session.dead = true;
@@ -70,7 +62,11 @@ void mu_conn_doom(struct mu_conn *conn)
 
 void mu_conn_drop(struct mu_conn *conn, const char *why)
 {
-    log_refusal(conn->server, &conn->addr, why);
+    char text[MU_ADDR_TEXT_MAX];
+
+    if (mu_server_may_log_refusal(conn->server))
+        mu_log(MUSTER_LOG_WARNING, "store: refused %s: %s; its connection is closed", mu_addr_format(&conn->addr, text),
+               why);
     mu_conn_doom(conn);
 }
 
