@@ -179,8 +179,13 @@ static void deliver(struct agent *agent, struct proc *proc, int signal)
         TELL("%s: pid %d sleeps in the kernel for %s", agent->name, (int)proc->pid,
              proc->sleep_us == FOR_EVER ? "ever" : "a while");
     }
-    if (proc->wake_us != FOR_EVER)
-        ends_at(agent, proc, (is_asleep(proc) ? proc->wake_us : w.now_us) + to_die_us(proc));
+    if (proc->wake_us != FOR_EVER) {
+        uint64_t us = to_die_us(proc);
+
+        if (is_asleep(proc) && proc->killed && us > 30 * MS)
+            us = 30 * MS; /* a nap and a slow death would be more than a stop waits for */
+        ends_at(agent, proc, (is_asleep(proc) ? proc->wake_us : w.now_us) + us);
+    }
 }
 
 static void signal_group(struct agent *agent, int32_t rank, int signal)
