@@ -45,13 +45,13 @@ static bool is_one(const char *value)
     return value != NULL && strcmp(value, "1") == 0;
 }
 
-static int keep(struct maker *m, char **to, const char *text)
+static int keep(struct maker *m, const char **to, const char *text)
 {
-    *to = strdup(text);
+    *to = mu_arena_join(&m->config->texts, mu_slice_str(text), mu_slice("", 0)).data;
     return *to == NULL ? mu_run_no_memory(m->problem) : 0;
 }
 
-static int keep_if(struct maker *m, char **to, const char *text)
+static int keep_if(struct maker *m, const char **to, const char *text)
 {
     return text == NULL ? 0 : keep(m, to, text);
 }
@@ -61,18 +61,21 @@ static int note(struct maker *m, enum muster_log_level level, const char *format
 static int note(struct maker *m, enum muster_log_level level, const char *format, ...)
 {
     struct mu_run_config *config = m->config;
+    struct mu_run_note *note = &config->notes[config->notes_count++];
     va_list args;
     char *text;
-    int len;
+    int len, rc;
 
-    assert(config->notes_count < MU_RUN_NOTES_MAX);
+    assert(config->notes_count <= MU_RUN_NOTES_MAX);
     va_start(args, format);
     len = vasprintf(&text, format, args);
     va_end(args);
     if (len < 0)
         return mu_run_no_memory(m->problem);
-    config->notes[config->notes_count++] = (struct mu_run_note){ .level = level, .text = text };
-    return 0;
+    note->level = level;
+    rc = keep(m, &note->text, text);
+    free(text);
+    return rc;
 }
 
 /* An error of the library is a bad value of the user, unless its code says otherwise. */
@@ -735,11 +738,9 @@ static int take_health_hosts(struct maker *m)
     (void)mu_bind_from_params(m->config->params, &bind, NULL); /* it was checked before */
     if (bind.hosts == NULL || strcmp(bind.hosts, "any") == 0)
         return keep_if(m, &m->config->health_hosts, bind.hosts);
-    if (asprintf(&m->config->health_hosts, "%s,localhost", bind.hosts) < 0) {
-        m->config->health_hosts = NULL;
-        return mu_run_no_memory(m->problem);
-    }
-    return 0;
+    m->config->health_hosts =
+        mu_arena_join(&m->config->texts, mu_slice_str(bind.hosts), mu_slice_str(",localhost")).data;
+    return m->config->health_hosts == NULL ? mu_run_no_memory(m->problem) : 0;
 }
 
 static int take_health_port(struct maker *m)
@@ -844,25 +845,12 @@ void mu_run_config_free(struct mu_run_config *config)
 {
     if (config == NULL)
         return;
-    for (size_t i = 0; i < config->notes_count; i++)
-        free(config->notes[i].text);
     muster_rdzv_params_free(config->params);
     mu_run_command_done(&config->command);
     mu_filters_done(&config->stdout_filters);
     mu_filters_done(&config->stderr_filters);
-    free(config->program);
-    free(config->rdzv_conf);
-    free(config->role);
     free(config->visible_devices);
     free(config->bound);
-    free(config->signals_text);
-    free(config->log_dir);
-    free(config->tmp_dir);
-    free(config->prefix_template);
-    free(config->event_log_handler);
-    free(config->metrics);
-    free(config->error_file);
-    free(config->timer_file);
-    free(config->health_hosts);
+    mu_arena_done(&config->texts);
     free(config);
 }

@@ -3,6 +3,7 @@
 #ifndef MU_CLI_RUN_CONFIG_H
 #define MU_CLI_RUN_CONFIG_H
 
+#include "base/arena.h"
 #include "base/rng.h"
 #include "cli/run_binding.h"
 #include "cli/run_command.h"
@@ -32,17 +33,17 @@ struct mu_run_host {
 /* Something to log once logging works; its text may have several lines. */
 struct mu_run_note {
     enum muster_log_level level;
-    char *text;
+    const char *text;
 };
 
 /* Owns its memory, `environ` excepted. */
 struct mu_run_config {
-    char *program;
+    const char *program;
     char *const *environ;
 
     /* The rendezvous: backend, endpoint, run id, nodes, local address and options, all resolved. */
     struct muster_rdzv_params *params;
-    char *rdzv_conf; /* as given: the options are in params */
+    const char *rdzv_conf; /* as given: the options are in params */
     int64_t nodes_min, nodes_max;
     bool is_standalone; /* asked for, or because nothing else makes sense */
     const char
@@ -51,7 +52,7 @@ struct mu_run_config {
 
     /* The worker group. */
     int64_t nproc;
-    char *role;
+    const char *role;
     int64_t max_restarts;
     double monitor_interval_s; /* above 0; nothing polls, so it is only shown */
     struct mu_run_command command;
@@ -66,35 +67,36 @@ struct mu_run_config {
     struct mu_boot_master master; /* options master_addr and master_port */
 
     /* Ends. */
-    char *signals_text; /* as given; workers get it too */
+    const char *signals_text; /* as given; workers get it too */
     struct mu_signals signals;
     int64_t shutdown_timeout_ms;
     int64_t exit_barrier_timeout_ms;    /* -1: no limit */
     int64_t uninterruptible_timeout_ms; /* 0: off */
 
     /* Output. */
-    char *log_dir; /* NULL: a new directory in tmp_dir; "/dev/null": no files at all */
-    char *tmp_dir;
+    const char *log_dir; /* NULL: a new directory in tmp_dir; "/dev/null": no files at all */
+    const char *tmp_dir;
     struct mu_redirects redirects, tee;
     struct mu_ranks_shown shown; /* on the console */
     struct mu_filters stdout_filters, stderr_filters;
-    char *prefix_template;           /* of tee'd lines; NULL: not set */
+    const char *prefix_template;     /* of tee'd lines; NULL: not set */
     enum muster_log_level log_level; /* LOGLEVEL, -q, -v */
     bool quiet, dry_run;
     unsigned verbose;
 
     /* What else the agent is told by variables. */
-    char *event_log_handler;   /* "null", "console", "dynamic_rendezvous" or "file:PATH" */
-    char *metrics;             /* "null", "console" or "file:PATH" */
-    char *error_file;          /* TORCHELASTIC_ERROR_FILE of the launcher itself; NULL or not empty */
-    bool file_timer;           /* TORCHELASTIC_ENABLE_FILE_TIMER=1 */
-    char *timer_file;          /* TORCHELASTIC_TIMER_FILE; NULL: not set */
-    int health_port;           /* -1: none */
-    char *health_hosts;        /* where it listens: TORCHELASTIC_HEALTH_CHECK_HOST, --bind; NULL: loopback */
-    int64_t health_timeout_ms; /* MUSTER_HEALTH_CHECK_TIMEOUT; 0: the library's own */
+    const char *event_log_handler; /* "null", "console", "dynamic_rendezvous" or "file:PATH" */
+    const char *metrics;           /* "null", "console" or "file:PATH" */
+    const char *error_file;        /* TORCHELASTIC_ERROR_FILE of the launcher itself; NULL or not empty */
+    bool file_timer;               /* TORCHELASTIC_ENABLE_FILE_TIMER=1 */
+    const char *timer_file;        /* TORCHELASTIC_TIMER_FILE; NULL: not set */
+    int health_port;               /* -1: none */
+    const char *health_hosts;      /* where it listens: TORCHELASTIC_HEALTH_CHECK_HOST, --bind; NULL: loopback */
+    int64_t health_timeout_ms;     /* MUSTER_HEALTH_CHECK_TIMEOUT; 0: the library's own */
 
     struct mu_run_note notes[MU_RUN_NOTES_MAX];
     size_t notes_count;
+    struct mu_arena texts; /* all of the above that are not borrowed */
 };
 
 /* On success the caller owns *ret_config. */
