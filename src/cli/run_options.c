@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/number.h"
 #include "base/texts.h"
+#include "base/words.h"
 #include "cli/cli.h"
 #include "events/record.h"
 
@@ -151,8 +152,8 @@ struct parser {
     bool is_launch;
     char *const *vars;
     bool given[RULES];
-    char unknown[UNKNOWN_MAX]; /* " --a --b" */
-    size_t unknown_len;
+    char unknown_text[UNKNOWN_MAX]; /* " --a --b" */
+    struct mu_words unknown;
 };
 
 static bool takes_value(const struct rule *rule)
@@ -173,18 +174,18 @@ static char to_upper(char c)
     return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
 }
 
-/* "--no-python" or "--no_python", or just its letter's; as stock names it. */
+/* "-r/--redirects", "--no-python/--no_python": as stock names it. */
 static const char *rule_text(const struct rule *rule, char text[static 2 * NAME_MAX_BYTES])
 {
-    int len = 0;
+    struct mu_words w = mu_words_into(text, 2 * NAME_MAX_BYTES);
 
     if (rule->letter != 0)
-        len = snprintf(text, 2 * NAME_MAX_BYTES, "-%c/", rule->letter);
-    len += snprintf(text + len, (size_t)(2 * NAME_MAX_BYTES - len), "--%s", rule->name);
+        mu_words_add(&w, "-%c/", rule->letter);
+    mu_words_add(&w, "--%s", rule->name);
     if (has_two_spellings(rule)) {
-        int from = len + 3;
+        size_t from = w.len + 3;
 
-        (void)snprintf(text + len, (size_t)(2 * NAME_MAX_BYTES - len), "/--%s", rule->name);
+        mu_words_add(&w, "/--%s", rule->name);
         for (char *c = text + from; *c != '\0'; c++)
             *c = *c == '-' ? '_' : *c;
     }
@@ -417,23 +418,17 @@ static int take_option(struct parser *p, struct match match, const char *next)
 static int ambiguous(struct parser *p, const char *word)
 {
     char names[UNKNOWN_MAX] = "";
-    size_t used = 0, len = strcspn(word + 2, "=");
+    struct mu_words w = mu_words_into(names, sizeof names);
+    size_t len = strcspn(word + 2, "=");
     const struct rule *rule = NULL;
     bool ours = count_prefix(p, word + 2, len, false, &rule) == 0, exact;
 
-    for (size_t i = 0; i < RULES && used < sizeof names; i++) {
+    for (size_t i = 0; i < RULES; i++) {
         if (is_known(p, &rules[i]) && ((rules[i].traits & OURS) != 0) == ours &&
             begins(&rules[i], word + 2, len, &exact))
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s--%s", used == 0 ? "" : ", ", rules[i].name);
+            mu_words_add(&w, "%s--%s", w.len == 0 ? "" : ", ", rules[i].name);
     }
     return mu_run_problem(p->problem, MU_RUN_USAGE, "ambiguous option: %.*s could match %s", (int)len + 2, word, names);
-}
-
-static void note_unknown(struct parser *p, const char *word)
-{
-    if (p->unknown_len < sizeof p->unknown)
-        p->unknown_len +=
-            (size_t)snprintf(p->unknown + p->unknown_len, sizeof p->unknown - p->unknown_len, " %s", word);
 }
 
 static void take_script(struct parser *p, char *const *argv)
@@ -466,7 +461,7 @@ static int take_words(struct parser *p, char *const *argv)
                 p->options->args++;
             return 0;
         case UNKNOWN:
-            note_unknown(p, *argv);
+            mu_words_add(&p->unknown, " %s", *argv);
             break;
         case AMBIGUOUS:
             return ambiguous(p, *argv);
@@ -544,6 +539,7 @@ int mu_run_options_parse(char *const *argv, bool is_launch, char *const *vars, s
     int rc;
 
     *ret_options = (struct mu_run_options){ 0 };
+    p.unknown = mu_words_into(p.unknown_text, sizeof p.unknown_text);
     rc = take_flag_variables(&p);
     if (rc == 0)
         rc = take_words(&p, argv);
@@ -555,8 +551,8 @@ int mu_run_options_parse(char *const *argv, bool is_launch, char *const *vars, s
     if (ret_options->script == NULL)
         return mu_run_problem(ret_problem, MU_RUN_USAGE,
                               "the following arguments are required: training_script, training_script_args");
-    if (p.unknown_len > 0)
-        return mu_run_problem(ret_problem, MU_RUN_USAGE, "unrecognized arguments:%s", p.unknown);
+    if (p.unknown.len > 0)
+        return mu_run_problem(ret_problem, MU_RUN_USAGE, "unrecognized arguments:%s", p.unknown_text);
     return 0;
 }
 

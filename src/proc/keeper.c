@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "proc/children.h"
 #include "proc/stop.h"
 
@@ -44,8 +45,9 @@ struct keeper {
     bool suspending;  /* the agent was told to stop */
     int64_t until_ms; /* ... and has time until then */
     /* What was left. */
-    char killed[512];
-    size_t killed_len, killed_count;
+    char killed_text[512];
+    struct mu_words killed;
+    size_t killed_count;
 };
 
 /* ---- The keeper ------------------------------------------------------------------------------------------------ */
@@ -64,18 +66,15 @@ static void watch_all(struct keeper *k)
 static void say(const struct keeper *k, const char *text)
 {
     char line[1024];
-    int len;
+    struct mu_words w = mu_words_into(line, sizeof line);
 
     if (mu_log_has_sink()) {
         mu_log(MUSTER_LOG_ERROR, "%s: %s", k->name, text);
         return;
     }
-    len = snprintf(line, sizeof line, "%s: %s\n", k->name, text);
-    if (len >= (int)sizeof line) {
-        len = (int)sizeof line;
-        line[len - 1] = '\n';
-    }
-    if (write(STDERR_FILENO, line, (size_t)len) < 0)
+    mu_words_add(&w, "%s: %s", k->name, text);
+    line[w.len] = '\n';
+    if (write(STDERR_FILENO, line, w.len + 1) < 0)
         return; /* there is nobody to tell it to */
 }
 
@@ -210,9 +209,8 @@ static bool wait_for_ends(struct keeper *k, int64_t until_ms)
 
 static void note(struct keeper *k, const struct mu_child *child)
 {
-    if (k->killed_count++ < NAMED_MAX && k->killed_len < sizeof k->killed)
-        k->killed_len += (size_t)snprintf(k->killed + k->killed_len, sizeof k->killed - k->killed_len, "%s%d (%s)",
-                                          k->killed_count > 1 ? ", " : "", (int)child->pid, child->comm);
+    if (k->killed_count++ < NAMED_MAX)
+        mu_words_add(&k->killed, "%s%d (%s)", k->killed_count > 1 ? ", " : "", (int)child->pid, child->comm);
 }
 
 static bool is_spared(const struct mu_child *child, bool spare)
@@ -278,24 +276,24 @@ static void say_killed(struct keeper *k)
     if (k->end.si_code != CLD_EXITED)
         (void)snprintf(how, sizeof how, "was killed by %s", mu_signal_name(k->end.si_status, room));
     (void)snprintf(text, sizeof text, "the agent (pid %d) %s; killed what was left: %s%s", (int)k->agent, how,
-                   k->killed, k->killed_count > NAMED_MAX ? ", ..." : "");
+                   k->killed_text, k->killed_count > NAMED_MAX ? ", ..." : "");
     say(k, text);
 }
 
 static void say_stuck(struct keeper *k, const struct mu_children *left)
 {
     char text[768];
-    size_t used = (size_t)snprintf(text, sizeof text, "these processes did not end after SIGKILL; giving up on them:"),
-           named = 0;
+    struct mu_words w = mu_words_into(text, sizeof text);
+    size_t named = 0;
 
-    for (size_t i = 0; i < left->count && named < NAMED_MAX && used < sizeof text; i++) {
+    mu_words_add(&w, "these processes did not end after SIGKILL; giving up on them:");
+    for (size_t i = 0; i < left->count && named < NAMED_MAX; i++) {
         const struct mu_child *child = &left->items[i];
 
         if (mu_child_is_dead(child))
             continue;
         named++;
-        used += (size_t)snprintf(text + used, sizeof text - used, " %d (%s, state %c)", (int)child->pid, child->comm,
-                                 child->state);
+        mu_words_add(&w, " %d (%s, state %c)", (int)child->pid, child->comm, child->state);
     }
     if (named > 0)
         say(k, text);
@@ -364,6 +362,7 @@ int mu_keeper_run(const struct mu_startup *startup, const char *name, int *ret_f
     int ends[2];
 
     (void)snprintf(k.name, sizeof k.name, "%s", name);
+    k.killed = mu_words_into(k.killed_text, sizeof k.killed_text);
     if (pipe2(ends, O_CLOEXEC) < 0)
         return mu_fail_errno(reterr, errno, "start the agent: open a pipe");
     /* The keeper keeps it; the agent sets it again, for a fork does not inherit it. */

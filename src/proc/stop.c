@@ -3,6 +3,7 @@
 #include "proc/stop.h"
 
 #include "base/texts.h"
+#include "base/words.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -64,11 +65,6 @@ static void signal_to(struct mu_stop_effects *out, enum mu_stop_effect_type whom
     add(out, whom)->signal = signal;
 }
 
-static void say(struct mu_stop *stop, struct mu_stop_effects *out)
-{
-    add(out, MU_STOP_DO_SAY)->text = stop->text;
-}
-
 static void keep_left(struct mu_stop *stop, const struct mu_stop_event *event, bool leaders_too)
 {
     stop->left_count = 0;
@@ -87,43 +83,46 @@ static void keep_left(struct mu_stop *stop, const struct mu_stop_event *event, b
     }
 }
 
-void mu_stop_left_text(const struct mu_stop *stop, char *to, size_t room)
+static void add_left(const struct mu_stop *stop, struct mu_words *w)
 {
     size_t shown = stop->left_count < MU_STOP_LEFT_MAX ? stop->left_count : MU_STOP_LEFT_MAX;
-    size_t used = 0;
 
-    assert(room > 0);
-    to[0] = '\0';
-    for (size_t i = 0; i < shown && used < room; i++) {
+    for (size_t i = 0; i < shown; i++) {
         const struct mu_stop_left *left = &stop->left[i];
 
-        used += (size_t)snprintf(to + used, room - used, "%s%d (%s, state %c%s)", i > 0 ? ", " : "", (int)left->pid,
-                                 left->comm, left->state, left->refused ? ", not permitted" : "");
+        mu_words_add(w, "%s%d (%s, state %c%s)", i > 0 ? ", " : "", (int)left->pid, left->comm, left->state,
+                     left->refused ? ", not permitted" : "");
     }
-    if (stop->left_count > shown && used < room)
-        used += (size_t)snprintf(to + used, room - used, " and %zu more", stop->left_count - shown);
-    if (stop->hidden && used < room)
-        (void)snprintf(to + used, room - used, "%ssome that cannot be seen without a /proc of this pid namespace",
-                       used > 0 ? " and " : "");
+    if (stop->left_count > shown)
+        mu_words_add(w, " and %zu more", stop->left_count - shown);
+    if (stop->hidden)
+        mu_words_add(w, "%ssome that cannot be seen without a /proc of this pid namespace",
+                     stop->left_count > 0 ? " and " : "");
 }
 
-/* Behind `used` bytes of text. */
-static void say_left(struct mu_stop *stop, size_t used, struct mu_stop_effects *out)
+void mu_stop_left_text(const struct mu_stop *stop, char *to, size_t room)
 {
-    mu_stop_left_text(stop, stop->text + used, sizeof stop->text - used);
-    say(stop, out);
+    struct mu_words w = mu_words_into(to, room);
+
+    to[0] = '\0';
+    add_left(stop, &w);
+}
+
+static void say_left(struct mu_stop *stop, const char *what, struct mu_stop_effects *out)
+{
+    struct mu_words w = mu_words_into(stop->text, sizeof stop->text);
+
+    mu_words_add(&w, "%s", what);
+    add_left(stop, &w);
+    add(out, MU_STOP_DO_SAY)->text = stop->text;
 }
 
 static void enter_done(struct mu_stop *stop, const struct mu_stop_event *event, struct mu_stop_effects *out)
 {
     stop->state = MU_STOP_DONE;
     keep_left(stop, event, true);
-    if (stop->left_count > 0 || stop->hidden) {
-        int used =
-            snprintf(stop->text, sizeof stop->text, "these processes did not end after SIGKILL; giving up on them: ");
-
-        say_left(stop, (size_t)used, out);
-    }
+    if (stop->left_count > 0 || stop->hidden)
+        say_left(stop, "these processes did not end after SIGKILL; giving up on them: ", out);
     (void)add(out, MU_STOP_DO_DONE);
 }
 
@@ -142,11 +141,8 @@ static void enter_killing(struct mu_stop *stop, const struct mu_stop_event *even
     stop->look_ms = event->now_ms + stop->look_delay_ms;
     keep_left(stop, event, false);
     stop->killed_count = stop->left_count;
-    if (stop->left_count > 0) {
-        int used = snprintf(stop->text, sizeof stop->text, "killing what the workers left behind: ");
-
-        say_left(stop, (size_t)used, out);
-    }
+    if (stop->left_count > 0)
+        say_left(stop, "killing what the workers left behind: ", out);
     signal_to(out, MU_STOP_DO_SIGNAL_GROUPS, SIGKILL);
     signal_to(out, MU_STOP_DO_SIGNAL_CHILDREN, SIGKILL);
 }
