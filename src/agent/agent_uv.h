@@ -76,7 +76,7 @@ struct mu_agent_config { /* texts are copied; what else is pointed to must stay 
     void *ctx;
 };
 
-/* Whether this process may have the descriptors that the agent needs, and its workers' output: MUSTER_ESYSTEM if not. */
+/* Whether this process may have the descriptors for the agent and for its workers' output: MUSTER_ESYSTEM if not. */
 int mu_agent_check_files(int64_t local_world_size, const struct mu_logs_config *logs, struct muster_error *reterr);
 
 /* Keeps the descriptors it needs from the connections of store servers, until it is freed. */

@@ -1,5 +1,10 @@
-/* The parts of the completion machine: its state, and what one file of it calls in another. Included by completion*.c
- * alone. */
+/* The insides of the completion machine: for the files completion*.c alone.
+ *
+ *   completion.c           what is heard, and which part acts on it; a store that is away
+ *   completion_marks.c     who is done: marks, counters, PyTorch's barrier
+ *   completion_notes.c     what members tell each other: a failure, why they leave
+ *   completion_accounts.c  is everybody there, before a job is failed?
+ *   completion_verdict.c   how the job ends: the verdict, and closing */
 #ifndef MU_AGENT_COMPLETION_PARTS_H
 #define MU_AGENT_COMPLETION_PARTS_H
 

@@ -1,4 +1,9 @@
-/* The parts of the policy: its state, and what one file of it calls in another. Included by policy*.c alone. */
+/* The insides of the policy: for the files policy*.c alone.
+ *
+ *   policy.c         what is heard, and which part acts on it
+ *   policy_round.c   a round: joining, its workers, their failures, what follows when they have stopped
+ *   policy_causes.c  what a failure costs, and what made a round end
+ *   policy_ends.c    leaving, failing, and the last words */
 #ifndef MU_AGENT_POLICY_PARTS_H
 #define MU_AGENT_POLICY_PARTS_H
 

@@ -1,4 +1,4 @@
-/* The parts of the ranks machine: its state, and what one file of it calls in the other. Included by ranks*.c alone. */
+/* The insides of the ranks machine, for ranks.c (who is which rank) and ranks_count.c (how many restarts were used). */
 #ifndef MU_AGENT_RANKS_PARTS_H
 #define MU_AGENT_RANKS_PARTS_H
 

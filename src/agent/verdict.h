@@ -2,9 +2,9 @@
  *
  * Anybody who reaches the store can write to the key. A verdict is believed if it has this form, names a member by its
  * rank, and a round that can end the job: the reader's own, with its tag, or a later one if the reader knows that its
- * own round is over. Anything else is told and ignored, and replaced by the node that has a verdict to write. That keeps
- * out mistakes, and writers who do not know the job; it does not keep out a writer who copies all of this from the
- * store. Tokens would. */
+ * own round is over. Anything else is told and ignored, and replaced by the node that has a verdict to write. That
+ * keeps out mistakes, and writers who do not know the job; it does not keep out a writer who copies all of this from
+ * the store. Tokens would. */
 #ifndef MU_AGENT_VERDICT_H
 #define MU_AGENT_VERDICT_H
 

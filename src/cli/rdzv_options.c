@@ -140,16 +140,6 @@ static int make_params(const struct mu_rdzv_words *words, int64_t nodes_min, int
     return fail(words->command, rc, step, &error);
 }
 
-static bool is_builtin(const char *backend)
-{
-    static const char *const names[] = { "c10d", "static", "etcd", "etcd-v2", "etcd-v3" };
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(backend, names[i]) == 0)
-            return true;
-    return false;
-}
-
 int mu_cli_load_backends(const char *backend, const char *const *dirs, size_t count, struct muster_error *reterr)
 {
     struct muster_rdzv_registry *registry = muster_rdzv_registry_default();
@@ -157,7 +147,7 @@ int mu_cli_load_backends(const char *backend, const char *const *dirs, size_t co
 
     if (registry == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for back ends");
-    if (!is_builtin(backend) && access(MUSTER_BACKEND_DIR, F_OK) == 0)
+    if (!mu_handler_is_builtin(backend) && access(MUSTER_BACKEND_DIR, F_OK) == 0)
         rc = muster_rdzv_registry_load(registry, MUSTER_BACKEND_DIR, reterr);
     for (size_t i = 0; rc == 0 && i < count; i++) {
         rc = muster_rdzv_registry_load(registry, dirs[i], reterr);

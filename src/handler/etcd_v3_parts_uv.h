@@ -1,4 +1,4 @@
-/* What the two files of the etcd-v3 handler share; nobody else includes it. */
+/* The etcd-v3 handler from inside, for etcd_v3_uv.c (its life) and etcd_v3_requests_uv.c (requests to etcd). */
 #ifndef MU_HANDLER_ETCD_V3_PARTS_UV_H
 #define MU_HANDLER_ETCD_V3_PARTS_UV_H
 

@@ -1,5 +1,5 @@
-/* The rendezvous `etcd-v3`: what its owner and the boot are told, and its start and end. etcd_v3_requests_uv.c sends the
- * requests of its machine (rdzv/fold.h: members and rounds) to etcd; the rest is the shell's (shell_uv.h).
+/* The rendezvous `etcd-v3`: what its owner and the boot are told, its start and its end. etcd_v3_requests_uv.c sends
+ * the requests of its machine (rdzv/fold.h: members and rounds) to etcd; the rest is the shell's (shell_uv.h).
  *
  * Happy path: join -> the fold machine takes a lease, writes this node's record, and watches until the document has us
  * and it tells JOINED -> the boot machine opens the round's store and publishes it (job/master), or waits for it ->

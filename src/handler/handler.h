@@ -62,6 +62,8 @@ struct mu_driving {
 };
 #define MU_DRIVING_DEFAULT ((struct mu_driving){ .look_ms = 100, .end_ms = 30000 })
 
+bool mu_handler_is_builtin(const char *backend); /* it comes with the library */
+
 /* Starts the handler that params->backend names: one of ours, one of a shared object, or what a registered creator
  * makes. MUSTER_EINVAL: nobody knows the name. */
 int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_loop_s *loop,

@@ -86,6 +86,11 @@ static const struct binding *find_in(const struct binding *bindings, size_t coun
     return NULL;
 }
 
+bool mu_handler_is_builtin(const char *backend)
+{
+    return find_in(library_builtins, library_registry.builtins_count, backend) != NULL;
+}
+
 static const struct binding *find(const struct muster_rdzv_registry *registry, const char *name)
 {
     const struct binding *found = find_in(registry->builtins, registry->builtins_count, name);

@@ -1,4 +1,4 @@
-/* The c10d back end's own: what its two files share. */
+/* The c10d back end from inside, for kv_c10d_uv.c (requests) and kv_c10d_conns_uv.c (connections and their calls). */
 #ifndef MU_KV_KV_C10D_PARTS_UV_H
 #define MU_KV_KV_C10D_PARTS_UV_H
 

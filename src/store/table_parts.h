@@ -1,4 +1,4 @@
-/* The key table from inside, for table.c and table_queues.c. */
+/* The key table from inside, for table.c (entries, waits, the budget) and table_queues.c (queues). */
 #ifndef MU_STORE_TABLE_PARTS_H
 #define MU_STORE_TABLE_PARTS_H
 
