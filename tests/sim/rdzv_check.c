@@ -76,6 +76,8 @@ static bool has_list_order(const struct mu_doc *doc)
 /* A node that nothing but an outage of the store kept from writing. */
 static const struct node *innocent(unsigned id)
 {
+    if (w.on[F_LIMITS] && w.on[F_STOCK]) /* PyTorch's node that wants fewer than there are writes without end */
+        return NULL;
     for (unsigned i = 0; i < w.nodes_count; i++) {
         const struct node *node = &w.nodes[i];
         uint64_t grace_us = (mu_rdzv_death_age_ms(&node->settings) + node->settings.keep_alive_ms) * MS;
@@ -107,8 +109,10 @@ static void check_dropped(struct node *author, unsigned id)
 
     EXPECT("I14", is_silent(author, id), "%s drops %u, whose silence it has watched for %" PRIu64 " of %" PRIu64 " ms",
            author->name, id, sighting->life == author->life ? author->look_ms - sighting->since_ms : 0, age_ms);
-    EXPECT("I14", w.now_us - w.last_write_us[id] >= age_ms * MS, "%s drops %u, which wrote its heartbeat %.3f s ago",
-           author->name, id, (double)(w.now_us - w.last_write_us[id]) / 1e6);
+    /* Its clock shows whole milliseconds. */
+    EXPECT("I14", w.now_us - w.last_write_us[id] + MS > age_ms * MS,
+           "%s drops %u, which wrote its heartbeat %.3f s ago", author->name, id,
+           (double)(w.now_us - w.last_write_us[id]) / 1e6);
     EXPECT("I14", innocent(id) == NULL, "%s drops %u, which only the outage of the store has silenced", author->name,
            id);
 }
