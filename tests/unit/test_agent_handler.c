@@ -1183,10 +1183,12 @@ static void questions_that_fail_stop_no_worker(void **state)
 
     (void)state;
     open_way(&way, DOORS, false, 1);
-    way.hall.fails = 2;
     spec = make_spec(&node, "fails", "while ! test -e go; do sleep 0.01; done");
     muster_log_set_sink(keep_line, &lines);
     start_by(&way, &node, spec);
+    await_state(&node, MUSTER_WORKER_HEALTHY, 1);
+    set(&way.hall, &way.hall.questions, 0);
+    set(&way.hall, &way.hall.fails, 2);
     await(&way.hall, &way.hall.questions, 5);
     assert_int_equal(close(open_go(&node)), 0);
     end_well(&node);
