@@ -292,7 +292,7 @@ static void pass_time(struct mu_completion *f)
     if (f->now_ms >= away_until_ms(f)) {
         end_away(f);
     } else if (f->now_ms >= f->removed_by_ms) {
-        mu_completion_disbelieve_budget(f);
+        mu_completion_look_again_at_budget(f);
     } else if (f->now_ms >= f->fin_ms) {
         mu_completion_be_last(f);
     } else if (f->now_ms >= f->deadline_ms && f->state == MU_COMPLETION_ACCOUNTING) {
@@ -351,6 +351,7 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
             mu_completion_end_over(f, "this node's workers have succeeded; the exit barrier is broken");
         break;
     case BUDGET_LOOK:
+    case BUDGET_AGAIN:
         mu_completion_take_budget(f, &slot, answer);
         break;
     case RIVAL_LOOK:
@@ -459,6 +460,8 @@ static void take(struct mu_completion *f, const struct mu_completion_event *even
     case MU_COMPLETION_ON_BACKEND_UP:
         f->down = false;
         f->away_ms = UINT64_MAX;
+        if (f->removed_by_ms != UINT64_MAX || mu_asks_has(&f->asks, BUDGET_AGAIN))
+            mu_completion_await_removal(f);
         mu_completion_doubt(f);
         break;
     case MU_COMPLETION_ON_DONE:

@@ -41,6 +41,7 @@ enum what {
     FIN_SET,      /* 1.13: we have seen all marks */
     FIN_113,      /* ... and so have they */
     BUDGET_LOOK,  /* which round is the job's? */
+    BUDGET_AGAIN, /* still another one? */
     RIVAL_LOOK,   /* ... that of a verdict which names a later one? */
     VERDICT_SET,  /* ours, unless there is one */
     VERDICT_LOOK, /* whatever there is */
@@ -158,7 +159,8 @@ void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slo
 void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
 void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *answer);
 void mu_completion_be_outdated(struct mu_completion *f);
-void mu_completion_disbelieve_budget(struct mu_completion *f);
+void mu_completion_await_removal(struct mu_completion *f);
+void mu_completion_look_again_at_budget(struct mu_completion *f);
 void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
                                    const struct mu_answer *answer);
 void mu_completion_on_closed(struct mu_completion *f);

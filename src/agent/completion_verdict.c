@@ -217,6 +217,12 @@ void mu_completion_be_outdated(struct mu_completion *f)
         mu_completion_end_as(f, MU_COMPLETION_END_OUTDATED);
 }
 
+void mu_completion_await_removal(struct mu_completion *f)
+{
+    mu_asks_drop_what(&f->asks, BUDGET_AGAIN);
+    f->removed_by_ms = f->now_ms + (f->loss_ms < MU_COMPLETION_REMOVED_MS ? f->loss_ms : MU_COMPLETION_REMOVED_MS);
+}
+
 /* Another round in the budget: if it is the job's, we were removed, and hear of that from the rendezvous. */
 void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
 {
@@ -226,22 +232,21 @@ void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot
 
     if (is_other && f->removed) {
         mu_completion_be_outdated(f);
-    } else if (is_other) {
-        mu_foreign_say(f->foreign_text, "the restart budget", slot->key, answer->value, "ignoring it");
-        f->removed_by_ms = f->now_ms + (f->loss_ms < MU_COMPLETION_REMOVED_MS ? f->loss_ms : MU_COMPLETION_REMOVED_MS);
+    } else if (is_other && slot->what == BUDGET_LOOK) {
+        mu_completion_await_removal(f);
     } else {
-        if (!readable && mu_answer_is_there(answer))
+        if (is_other || (!readable && mu_answer_is_there(answer)))
             mu_completion_warn_foreign(f, "the restart budget", slot->key, answer->value, "ignoring it");
         write_verdict(f);
     }
 }
 
-/* The time is up in which a member hears that it was removed: there is no such round. */
-void mu_completion_disbelieve_budget(struct mu_completion *f)
+/* The time is up in which a member hears that it was removed. After a pause of our own that may still lie in the socket:
+ * what the rendezvous has asked is answered before this look. */
+void mu_completion_look_again_at_budget(struct mu_completion *f)
 {
     f->removed_by_ms = UINT64_MAX;
-    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->foreign_text; /* as take_budget() has left it */
-    write_verdict(f);
+    look_at_budget(f, BUDGET_AGAIN);
 }
 
 /* Somebody's verdict is there, which is in f->verdict. */

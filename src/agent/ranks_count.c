@@ -33,14 +33,16 @@ static bool is_of_last_round(const struct mu_ranks *r)
  * it is put there as a claim: should we die before the job is failed, the next rank 0 comes to the same end. */
 void mu_ranks_fix_count(struct mu_ranks *r)
 {
+    bool is_known = is_of_last_round(r) || r->found.used_up;
     bool free = r->found.charged && r->settled && is_of_last_round(r) && mu_settlement_is_free(&r->last);
-    int64_t count = r->found.count - (free ? 1 : 0);
+    bool is_too_much = r->found.charged && r->found.count > r->start.max_restarts;
+    int64_t count = is_too_much && !is_known ? r->start.max_restarts : r->found.count - (free ? 1 : 0);
     struct mu_restart_budget ours = { .count = count > r->known ? count : r->known,
                                       .round = r->start.round,
                                       .tag = r->start.tag };
 
-    r->used_up = r->found.charged && !free && ours.count > r->start.max_restarts;
-    (void)mu_restart_budget_write(r->wanted, &ours, r->used_up ? "used up" : NULL);
+    r->used_up = is_too_much && is_known && !free;
+    (void)mu_restart_budget_write(r->wanted, &ours, r->used_up ? MU_RESTART_BUDGET_USED_UP : NULL);
     r->result.settled[0] = r->settled_json[0] = '\0';
     if (free) {
         mu_settlement_say(&r->last, r->start.world_size, r->result.settled);
@@ -120,10 +122,12 @@ static void settle(struct mu_ranks *r)
     r->cursor = 0;
 }
 
-/* A later round was named before, and we have joined again for it. Rounds only grow: if it had begun, the one that came
- * of that would be later still. */
+/* Rounds only grow, and each puts its number there. So a round before the last one that ran is not the job's; nor is a
+ * later one for which we have joined again, and come to a round before it. */
 static bool is_disproved(const struct mu_ranks *r, const struct mu_restart_budget *found)
 {
+    if (r->last.known && r->start.round > r->last.round && found->round < r->last.round)
+        return true;
     return found->round > r->start.round && found->round == r->later.round && found->tag == r->later.tag;
 }
 

@@ -46,6 +46,7 @@ bool mu_restart_budget_read(struct mu_slice text, struct mu_restart_budget *ret_
         budget.count > MU_ROUND_COUNT_MAX)
         return false;
     budget.charged = at[MU_ROUND_TAG_LEN] == ' ';
+    budget.used_up = strcmp(at + MU_ROUND_TAG_LEN, " " MU_RESTART_BUDGET_USED_UP) == 0;
     *ret_budget = budget;
     return true;
 }

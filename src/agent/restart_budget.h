@@ -15,7 +15,10 @@ struct mu_restart_budget {
     int64_t count, round;
     uint64_t tag;
     bool charged; /* a failure of the round is claimed; count is what follows it, unless a member was lost */
+    bool used_up; /* ... and was settled: no restart is left for it */
 };
+
+#define MU_RESTART_BUDGET_USED_UP "used up" /* in the place of the node that claims it */
 
 #define MU_ROUND_PAYER_MAX 320 /* of the name of the node that claims it; longer ones are cut */
 #define MU_RESTART_BUDGET_MAX (MU_ROUND_PAYER_MAX + 80)

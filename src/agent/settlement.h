@@ -25,8 +25,9 @@
  *     is settled, so every role info names its last round: a claim of an older one is not charged again.
  *   - Every missing member is judged. Of more than MU_VANISHED_NAMED_MAX + MU_SETTLEMENT_RANKS_MAX a rank 0 that was
  *     not in the failed round is told only the first.
- *   - If no member of the failed round is in the new one (spares have all its places), nobody knows who is missing, and
- *     the restart is charged. So it is with identical workers, who tell no role infos, if rank 0 was not in that round.
+ *   - If no member of the failed round is in the new one (spares have all its places, or a job that was killed whole is
+ *     started again), nobody knows who is missing, and the restart is charged, unless that would end the job. So it is
+ *     with identical workers, who tell no role infos, if rank 0 was not in that round.
  *   - With a PyTorch member in the round each agent counts its own failures, as PyTorch does. Nothing is settled.
  *
  * If no restart is left when a worker fails, the job may only be failed when it is known that nobody was lost: see

@@ -198,3 +198,21 @@ def test_a_foreign_value_in_a_key_of_the_round_is_not_the_end(scene, serve, part
     workers[1].succeed()
     assert [agent.end() for agent in agents] == [0, 0]
     assert all("forged by a stranger;" not in agent.err and "the job has failed" not in agent.err for agent in agents)
+
+
+def test_a_job_that_was_killed_whole_can_be_started_again(scene, serve):
+    """All nodes are killed while a failure is claimed; the store stays. The same job is started again."""
+    server = serve()
+    conf = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1"
+    failing, paused = [scene.node(server.endpoint, "--nnodes=2", "--max-restarts=0", conf=conf) for _ in range(2)]
+    first = scene.world(2)
+    [worker] = [worker for worker in first if agent_of(scene, worker) is failing]
+    os.kill(paused.agent, signal.SIGSTOP)
+    worker.fail()
+    until(lambda: server.call("get", "muster.job/budget").out.startswith(b"1 "), what="a claimed restart")
+    kill_both(failing)
+    kill_both(paused)
+    again = [scene.node(server.endpoint, "--nnodes=2", "--max-restarts=0", conf=conf) for _ in range(2)]
+    second = scene.world(2, without=first)
+    end_all(second)
+    assert [agent.end() for agent in again] == [0, 0]

@@ -198,3 +198,26 @@ def test_garbage_in_the_key_of_failures_does_not_make_the_end_late(scene, store)
         agent.said("somebody has overwritten the failure of a worker")
     workers[1].fail()
     assert [agent.end() for agent in agents] == [1, 1, 1]
+
+
+def test_a_made_up_claim_does_not_end_a_job_that_a_node_joins(scene, store):
+    """Nothing fails; a node joins. A stranger has put a claim there."""
+    agents = [scene.node(store.endpoint, "--nnodes=2:3", "--max-restarts=3") for _ in range(2)]
+    first = scene.world(2)
+    store.put("muster.job/budget", b"99 0.0000000000000000 x")
+    agents.append(scene.node(store.endpoint, "--nnodes=2:3", "--max-restarts=3"))
+    second = scene.world(3, without=first)
+    for worker in second:
+        worker.succeed()
+    assert [agent.end() for agent in agents] == [0, 0, 0]
+
+
+def test_a_deleted_budget_changes_nothing(scene, store):
+    agents = [scene.node(store.endpoint, "--nnodes=2", "--max-restarts=2") for _ in range(2)]
+    first = scene.world(2)
+    store.call("delete", "muster.job/budget")
+    first[0].fail()
+    second = scene.world(2, without=first)
+    assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in second} == {"1"}
+    store.call("delete", "muster.job/budget")
+    succeed(second, agents)

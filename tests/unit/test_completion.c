@@ -720,10 +720,35 @@ static void a_made_up_round_in_the_budget_delays_the_end_and_no_more(void **stat
         assert_string_equal(found(s, true), LOOK);
         assert_string_equal(value(s, "0 999999.0000000000000000"), "");
         assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_REMOVED_MS);
-        assert_non_null(strstr(pass(s, T0 + MU_COMPLETION_REMOVED_MS),
+        assert_string_equal(pass(s, T0 + MU_COMPLETION_REMOVED_MS), LOOK);
+        assert_non_null(strstr(value(s, "0 999999.0000000000000000"),
                                "warn: somebody has overwritten the restart budget in 'muster.job/budget' (25 bytes: "
                                "'0 999999.0000000000000000'); ignoring it, compare and set muster.job/verdict="));
     }
+}
+
+/* Neither an outage nor a pause of our own is the time in which a member hears that it was removed. */
+static void a_round_in_the_budget_is_not_disproved_by_silence(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    (void)found(s, true);
+    (void)value(s, "0 4.00000000000000cd");
+    (void)simple(s, MU_COMPLETION_ON_BACKEND_DOWN);
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_REMOVED_MS), LOOK);
+    assert_string_equal(simple(s, MU_COMPLETION_ON_BACKEND_UP), "");
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_CLOSE_MS);
+    s->now_ms = T0;
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    (void)found(s, true);
+    (void)value(s, "0 4.00000000000000cd");
+    (void)pass(s, T0 + MU_COMPLETION_REMOVED_MS);
+    (void)simple(s, MU_COMPLETION_ON_REMOVED);
+    assert_string_equal(s->trace, "");
+    assert_string_equal(value(s, "0 4.00000000000000cd"), "end outdated: exit code 3");
 }
 
 static void a_verdict_of_a_later_round_is_believed_if_the_budget_knows_that_round(void **state)
@@ -1747,6 +1772,7 @@ int main(void)
         SCENE(removed_is_over_for_a_done_agent),
         SCENE(a_failed_verdict_fails_who_still_runs),
         SCENE(a_made_up_round_in_the_budget_delays_the_end_and_no_more),
+        SCENE(a_round_in_the_budget_is_not_disproved_by_silence),
         SCENE(a_verdict_of_a_later_round_is_believed_if_the_budget_knows_that_round),
         SCENE(a_closed_job_without_a_verdict_stops_nobody),
         SCENE(losses_stop_nobody_in_a_closed_job_where_somebody_was_done),

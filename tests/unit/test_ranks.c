@@ -216,6 +216,35 @@ static void a_budget_that_changes_meanwhile_is_taken_as_it_is_then(void **state)
     assert_int_equal(mu_ranks_deadline_ms(s->ranks), UINT64_MAX);
 }
 
+/* Identical workers tell no role infos, and a job that was killed whole has no members of that round any more. */
+static void a_claim_that_nobody_can_settle_does_not_end_the_job(void **state)
+{
+    struct scene *s = *state;
+    struct mu_round round = ours(3, 0, 1);
+
+    s->ranks = make("default", 2);
+    round.max_restarts = 0;
+    (void)start(s, round);
+    assert_string_equal(value(s, "1 2.00000000000000cd n7"), "compare and set muster.job/budget=0 3.00000000000000ab");
+    round.max_restarts = 3; /* it is charged where there is something left */
+    (void)start(s, round);
+    assert_string_equal(value(s, "1 2.00000000000000cd n7"), "compare and set muster.job/budget=1 3.00000000000000ab");
+}
+
+/* The last round was 7, and has put its number there. */
+static void a_made_up_claim_of_an_earlier_round_is_put_back(void **state)
+{
+    struct scene *s = *state;
+    struct mu_round round = ours(8, 0, 1);
+
+    s->ranks = make("default", 2);
+    round.max_restarts = 3;
+    round.last = (struct mu_settlement){ .known = true, .round = 7, .tag = 0xee };
+    (void)start(s, round);
+    assert_non_null(strstr(value(s, "99 2.0000000000000000 x"),
+                           "putting it back, compare and set muster.job/budget=0 8.00000000000000ab"));
+}
+
 /* It joins again for that round, and comes to one that is no later: then there was none. */
 static void a_made_up_round_in_the_budget_costs_one_more_round(void **state)
 {
@@ -1091,6 +1120,8 @@ int main(void)
         SCENE(another_round_of_the_same_number_has_other_keys),
         SCENE(a_count_never_goes_back),
         SCENE(a_budget_that_changes_meanwhile_is_taken_as_it_is_then),
+        SCENE(a_claim_that_nobody_can_settle_does_not_end_the_job),
+        SCENE(a_made_up_claim_of_an_earlier_round_is_put_back),
         SCENE(a_made_up_round_in_the_budget_costs_one_more_round),
         SCENE(ranks_that_do_not_come_from_a_store_that_was_away_need_another_round),
         SCENE(with_a_stock_member_or_without_rounds_each_counts_its_own),

@@ -54,7 +54,9 @@ static void a_budget_is_read_as_it_was_written(void **state)
     assert_true(mu_restart_budget_read(mu_slice_str(text), &read) && read.charged);
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = '\0';
-    budget = (struct mu_restart_budget){ MU_ROUND_COUNT_MAX, MU_DOC_ROUND_MAX, UINT64_MAX, false };
+    budget = (struct mu_restart_budget){
+        .count = MU_ROUND_COUNT_MAX, .round = MU_DOC_ROUND_MAX, .tag = UINT64_MAX, .charged = false
+    };
     len = mu_restart_budget_write(text, &budget, name);
     assert_true(mu_restart_budget_read(mu_slice(text, (size_t)len), &read));
     assert_true(read.count == budget.count && read.round == budget.round && read.tag == budget.tag && read.charged);
