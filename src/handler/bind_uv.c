@@ -15,22 +15,21 @@ void mu_bind_ask_known(const struct mu_bind *bind, const char *host, const union
                        const char *also, struct mu_bind_plan *ret_plan)
 {
     union mu_addr interfaces[MU_BIND_INTERFACES_MAX], more;
-    bool owned[MU_DIAL_ADDRS_MAX] = { false }, only_loopback = true;
-    struct mu_bind_question question = {
-        .given = bind->hosts, .host = host, .addrs = addrs, .owned = owned, .addrs_count = count
-    };
+    bool owned[MU_DIAL_ADDRS_MAX] = { false };
+    struct mu_bind_question question = { .given = bind->hosts,
+                                         .host = host,
+                                         .addrs = addrs,
+                                         .owned = owned,
+                                         .addrs_count = count,
+                                         .interfaces = interfaces };
 
     assert(count <= MU_DIAL_ADDRS_MAX);
-    for (size_t i = 0; i < count && bind->hosts == NULL; i++) {
+    if (bind->hosts == NULL)
+        question.interfaces_count = mu_own_addresses(interfaces, MU_BIND_INTERFACES_MAX);
+    for (size_t i = 0; i < count && bind->hosts == NULL; i++)
         owned[i] = mu_addr_is_loopback(&addrs[i]) || mu_owns_address(&addrs[i]);
-        only_loopback = only_loopback && mu_addr_is_loopback(&addrs[i]);
-    }
     if (also != NULL && mu_addr_parse(also, 0, &more) && !mu_addr_is_any(&more) && mu_owns_address(&more))
         question.also = &more;
-    if (bind->hosts == NULL && only_loopback && count > 0 && mu_dial_known(host, 0, interfaces) == 0) {
-        question.interfaces = interfaces;
-        question.interfaces_count = mu_own_addresses(interfaces, MU_BIND_INTERFACES_MAX);
-    }
     mu_bind_plan(&question, ret_plan);
 }
 

@@ -1,6 +1,7 @@
 /* Where servers listen: what the user says, what a host is on this machine, and what that comes to. */
 #include "base/error.h"
-#include "handler/bind.h"
+#include "handler/bind_uv.h"
+#include "handler/local_addresses.h"
 #include "pure.h"
 #include "store/listen.h"
 
@@ -295,6 +296,25 @@ static void a_server_that_listens_on_more_than_was_said_is_warned_of(void **stat
     }
 }
 
+/* /etc/hosts has 127.0.1.1 and the address of a gateway for the machine's own name: other nodes come by an interface. */
+static void a_name_that_is_loopback_and_a_strangers_address_is_served_on_all_interfaces(void **state)
+{
+    union mu_addr addrs[2], own[MU_BIND_INTERFACES_MAX];
+    size_t count = mu_own_addresses(own, MU_BIND_INTERFACES_MAX);
+    struct mu_bind_plan plan;
+
+    (void)state;
+    assert_true(mu_addr_parse("127.0.1.1", 0, &addrs[0]) && mu_addr_parse("203.0.113.5", 0, &addrs[1]));
+    mu_bind_ask_known(&(struct mu_bind){ .hosts = NULL }, "node1", addrs, 2, NULL, &plan);
+    assert_int_equal(plan.reason, MU_BIND_INTERFACES);
+    for (size_t i = 0; i < count; i++) {
+        char text[MU_ADDR_TEXT_MAX];
+
+        assert_true(mu_addr_host(&own[i], text, sizeof text));
+        assert_non_null(strstr(plan.hosts, text));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +326,7 @@ int main(void)
         cmocka_unit_test(the_first_bound_address_is_one_for_others),
         cmocka_unit_test(an_address_that_others_were_told_is_needed),
         cmocka_unit_test(a_server_that_listens_on_more_than_was_said_is_warned_of),
+        cmocka_unit_test(a_name_that_is_loopback_and_a_strangers_address_is_served_on_all_interfaces),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
