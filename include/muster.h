@@ -128,8 +128,13 @@ MUSTER_API void muster_values_done(struct muster_values *values);
 struct muster_store;
 struct mu_call; /* of the library alone */
 
-/* What a store of a user's own can do. An entry that is NULL answers MUSTER_ENOTSUP, except that multi_get, multi_set
- * and barrier are then made from the others. Timeouts that arrive here are never negative. */
+/* What a store can do. Stores of this library and stores of a user's own are such tables; an entry that is NULL answers
+ * MUSTER_ENOTSUP, except that multi_get, multi_set and barrier are then made from the others. Timeouts that arrive here
+ * are never negative.
+ *
+ * The entries of this library's stores are the public calls of the same name. In a copy of such a table any of them may
+ * be replaced; what replaces it must not make the public call of the same name on the same store, which would call it
+ * again. To add to what a store does, write a table whose functions call that store. */
 struct muster_store_ops {
     uint32_t size;
     const char *name;
@@ -167,7 +172,7 @@ struct muster_store_ops {
                    struct muster_error *reterr);
     int (*ping)(struct muster_store *store, int64_t timeout_ms, struct muster_error *reterr);
     void (*free)(struct muster_store *store);
-    /* Stores of this library have this instead of the others. Leave it NULL. */
+    /* How stores of this library make the calls that nobody has replaced. Leave it NULL, or as it was copied. */
     int (*run)(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr);
 };
 

@@ -9,6 +9,7 @@
 #include "handler/handler.h"
 #include "kv/kv.h"
 #include "rdzv/round_keys.h"
+#include "store/store.h"
 
 #include <stdlib.h>
 
@@ -146,7 +147,13 @@ static int store_run(struct muster_store *store, struct mu_call *call, int64_t t
     return mu_kv_run(store, ask, call, timeout_ms, reterr);
 }
 
-static const struct muster_store_ops store_ops = { .size = sizeof store_ops, .name = "group", .run = store_run };
+static const struct muster_store_ops store_ops = {
+    .size = sizeof store_ops,
+    .name = "group",
+    MU_STORE_CALLS_BY_RUN,
+    .compare_set = muster_store_compare_set,
+    .run = store_run,
+};
 
 void mu_group_store_init(struct mu_group_store *store)
 {

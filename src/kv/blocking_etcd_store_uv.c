@@ -107,6 +107,7 @@ static void store_free(struct muster_store *store)
 static const struct muster_store_ops store_ops = {
     .size = sizeof store_ops,
     .name = "etcd",
+    MU_STORE_CALLS_BY_RUN,
     .run = store_run,
     .free = store_free,
 };

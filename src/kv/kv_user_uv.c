@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "kv/kv_lane_uv.h"
+#include "store/store.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -246,7 +247,7 @@ int mu_kv_user_start(uv_loop_t *loop, struct muster_rdzv_backend *backend, struc
     driver->ops = (struct mu_kv_ops){
         .name = backend->ops->name,
         .has_bell = HAS(backend, muster_rdzv_backend_ops, watch),
-        .has_settle = HAS(store, muster_store_ops, compare_set),
+        .has_settle = mu_store_can_compare_set(store),
         .submit = submit,
         .close = close_kv,
     };

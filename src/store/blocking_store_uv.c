@@ -131,6 +131,8 @@ static void tcp_free(struct muster_store *base)
 static const struct muster_store_ops tcp_ops = {
     .size = sizeof tcp_ops,
     .name = "tcp",
+    MU_STORE_CALLS_BY_RUN,
+    .compare_set = muster_store_compare_set,
     .run = tcp_run,
     .free = tcp_free,
 };

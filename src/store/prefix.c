@@ -9,6 +9,7 @@
 
 struct prefix_store {
     struct muster_store base;
+    struct muster_store_ops ops;
     struct muster_store *inner;
     size_t len; /* of prefix, its "/" included */
     char prefix[];
@@ -86,6 +87,7 @@ static void prefix_free(struct muster_store *store)
 static const struct muster_store_ops prefix_ops = {
     .size = sizeof prefix_ops,
     .name = "prefix",
+    MU_STORE_CALLS_BY_RUN,
     .run = prefix_run,
     .free = prefix_free,
 };
@@ -97,7 +99,9 @@ int muster_store_prefix_new(struct muster_slice prefix, struct muster_store *inn
 
     if (store == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a prefix store");
-    store->base = (struct muster_store){ .ops = &prefix_ops, .timeout_ms = muster_store_timeout(inner) };
+    store->base = (struct muster_store){ .ops = &store->ops, .timeout_ms = muster_store_timeout(inner) };
+    store->ops = prefix_ops;
+    store->ops.compare_set = mu_store_can_compare_set(inner) ? muster_store_compare_set : NULL;
     store->inner = inner;
     store->len = prefix.len + 1;
     if (prefix.len > 0)

@@ -1,6 +1,6 @@
-/* The public store calls. Each becomes a struct mu_call. A store of this library runs it whole; for a store of a user's
- * own the function of its table is called. A call that a store does not have is made from others, or answers "not
- * supported". */
+/* The public store calls. Each becomes a struct mu_call. For a store of a user's own the function of its table is
+ * called; a store of this library, whose table has the public calls themselves, runs the call whole. A call that a
+ * store does not have is made from others, or answers "not supported". */
 #include "store/store.h"
 
 #include "base/arena.h"
@@ -62,6 +62,11 @@ void muster_store_free(struct muster_store *store)
 {
     if (store != NULL && HAS(store, free))
         store->ops->free(store);
+}
+
+bool mu_store_can_compare_set(const struct muster_store *store)
+{
+    return HAS(store, compare_set);
 }
 
 /* ---- Calls made from others. Their parts share one deadline. ---- */
@@ -146,13 +151,18 @@ int mu_store_run_from_others(struct muster_store *store, struct mu_call *call, i
 
 /* ---- Running a call ---- */
 
-#define CALL(member, ...)                                                                                              \
-    (HAS(store, member) ? store->ops->member(store, __VA_ARGS__)                                                       \
-                        : mu_store_run_from_others(store, call, timeout_ms, reterr))
+static int run_whole(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
+{
+    return HAS(store, run) ? store->ops->run(store, call, timeout_ms, reterr)
+                           : mu_store_run_from_others(store, call, timeout_ms, reterr);
+}
 
-/* By the table of a user's own store. */
-static int run_by_table(struct muster_store *store, struct mu_call *call, int64_t timeout_ms,
-                        struct muster_error *reterr)
+/* By a user's function if there is one. */
+#define CALL(member, ...)                                                                                              \
+    (HAS(store, member) && store->ops->member != muster_store_##member ? store->ops->member(store, __VA_ARGS__)        \
+                                                                       : run_whole(store, call, timeout_ms, reterr))
+
+static int run(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
 {
     bool yes = false;
     int rc;
@@ -168,13 +178,13 @@ static int run_by_table(struct muster_store *store, struct mu_call *call, int64_
         return CALL(compare_set, call->key, call->value, call->desired, timeout_ms, &call->bytes, reterr);
     case MU_CALL_CHECK:
         rc = CALL(check, call->keys, call->count, timeout_ms, &yes, reterr);
-        call->result = yes;
+        call->result = yes || call->result != 0;
         return rc;
     case MU_CALL_WAIT:
         return CALL(wait, call->keys, call->count, timeout_ms, reterr);
     case MU_CALL_DELETE_KEY:
         rc = CALL(delete_key, call->key, timeout_ms, &yes, reterr);
-        call->result = yes;
+        call->result = yes || call->result != 0;
         return rc;
     case MU_CALL_NUM_KEYS:
         return CALL(num_keys, timeout_ms, &call->result, reterr);
@@ -202,10 +212,7 @@ static int run_by_table(struct muster_store *store, struct mu_call *call, int64_
 
 int mu_store_run(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
 {
-    if (timeout_ms < 0)
-        timeout_ms = muster_store_timeout(store);
-    return HAS(store, run) ? store->ops->run(store, call, timeout_ms, reterr)
-                           : run_by_table(store, call, timeout_ms, reterr);
+    return run(store, call, timeout_ms < 0 ? muster_store_timeout(store) : timeout_ms, reterr);
 }
 
 static int run_for_bytes(struct muster_store *store, struct mu_call *call, int64_t timeout_ms,

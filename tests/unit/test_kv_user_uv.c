@@ -544,6 +544,28 @@ static void the_first_digest_of_a_round_stays(void **state)
     end(&s);
 }
 
+static void a_store_of_this_library_settles_too(void **state)
+{
+    struct muster_store *prefix = NULL;
+    struct mu_kv_request what = { .kind = MU_KV_SETTLE, .number = 12, .value = muster_str("ours") };
+    struct scene s;
+
+    (void)state;
+    memset(&s, 0, sizeof s);
+    asking_begin(&s.a);
+    s.m.backend.ops = &watching;
+    s.m.store.ops = &whole;
+    s.m.store.timeout_ms = QUICK_MS;
+    (void)pthread_mutex_init(&s.m.lock, NULL);
+    (void)pthread_cond_init(&s.m.changed, NULL);
+    assert_int_equal(muster_store_prefix_new(muster_str("p"), &s.m.store, &prefix, NULL), 0);
+    assert_int_equal(mu_kv_user_start(&s.a.loop, &s.m.backend, prefix, "job", 0, &s.a.kv, NULL), 0);
+    assert_bytes(&ask(&s.a, what)->bytes, "ours"); /* it can */
+    assert_true(s.a.kv->ops->has_settle);          /* ... and says so */
+    end(&s);
+    muster_store_free(prefix);
+}
+
 /* ---- Ending ---- */
 
 static void closing_cancels_what_has_not_begun_and_waits_for_the_rest(void **state)
@@ -672,6 +694,7 @@ int main(void)
         cmocka_unit_test(what_the_back_end_lacks_is_said),
         cmocka_unit_test(the_store_is_the_users),
         cmocka_unit_test(the_first_digest_of_a_round_stays),
+        cmocka_unit_test(a_store_of_this_library_settles_too),
         cmocka_unit_test(closing_cancels_what_has_not_begun_and_waits_for_the_rest),
         cmocka_unit_test(a_call_that_does_not_return_is_left_behind),
         cmocka_unit_test(a_get_that_waits_lets_others_through),

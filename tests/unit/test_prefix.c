@@ -2,6 +2,7 @@
 #include "failmalloc.h"
 #include "muster.h"
 #include "pure.h"
+#include "store/store.h"
 
 #include <stdio.h>
 
@@ -414,6 +415,8 @@ static void what_the_inner_store_lacks_the_view_lacks(void **state)
     assert_non_null(strstr(error.text, "'bare'"));
     assert_int_equal(muster_store_list_keys(view, 5, &keys, &error), MUSTER_ENOTSUP);
     assert_int_equal(muster_store_ping(view, 5, NULL), MUSTER_ENOTSUP);
+    assert_false(mu_store_can_compare_set(view));
+    assert_null(view->ops->compare_set);
     muster_store_free(view);
 }
 

@@ -2,6 +2,7 @@
 #include "failmalloc.h"
 #include "muster.h"
 #include "pure.h"
+#include "store/store.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -102,6 +103,108 @@ static const struct muster_store_ops small_ops = {
 };
 
 static const struct muster_slice three[] = { { "a", 1 }, { "b", 1 }, { "c", 1 } };
+
+/* ---- Tables of this library ---- */
+
+static int replaced;
+
+static int replaced_set(struct muster_store *store, struct muster_slice key, struct muster_slice value,
+                        int64_t timeout_ms, struct muster_error *reterr)
+{
+    (void)store;
+    (void)key;
+    (void)value;
+    (void)timeout_ms;
+    (void)reterr;
+    replaced++;
+    return MUSTER_ETIMEOUT;
+}
+
+static int answer_compare_set(struct muster_store *store, struct muster_slice key, struct muster_slice expected,
+                              struct muster_slice desired, int64_t timeout_ms, struct muster_bytes *ret_value,
+                              struct muster_error *reterr)
+{
+    (void)expected;
+    (void)timeout_ms;
+    (void)ret_value;
+    (void)reterr;
+    note(store, "compare_set", key);
+    assert_int_equal(desired.len, 1);
+    return MUSTER_ETIMEOUT;
+}
+
+static void a_store_says_whether_it_has_compare_set(void **state)
+{
+    static const struct muster_etcd_config etcd = { .size = sizeof etcd, .endpoints = "http://127.0.0.1:1" };
+    static const struct muster_store_ops with = { .size = sizeof with, .compare_set = answer_compare_set };
+    static const struct muster_store_ops shorter = { .size = offsetof(struct muster_store_ops, compare_set),
+                                                     .compare_set = answer_compare_set };
+    struct muster_store_tcp_config config = { .size = sizeof config, .host = "127.0.0.1", .is_host = true };
+    struct muster_store none = { &small_ops, 300 }, has = { &with, 300 }, lacks = { &shorter, 300 };
+    struct muster_store *tcp = NULL, *far = NULL;
+
+    (void)state;
+    assert_int_equal(muster_store_tcp_new(&config, &tcp, NULL), 0);
+    assert_int_equal(muster_store_etcd_new(&etcd, "dir", 0, &far, NULL), 0);
+    {
+        const struct {
+            struct muster_store *store;
+            bool can;
+        } table[] = { { tcp, true }, { far, false }, { &none, false }, { &has, true }, { &lacks, false } };
+
+        for (size_t i = 0; i < COUNT(table); i++) {
+            struct muster_store *view = NULL, *twice = NULL;
+
+            assert_int_equal(muster_store_prefix_new(muster_str("p"), table[i].store, &view, NULL), 0);
+            assert_int_equal(muster_store_prefix_new(muster_str("q"), view, &twice, NULL), 0);
+            assert_int_equal(mu_store_can_compare_set(table[i].store), table[i].can);
+            assert_int_equal(mu_store_can_compare_set(view), table[i].can);
+            assert_int_equal(mu_store_can_compare_set(twice), table[i].can);
+            muster_store_free(twice);
+            muster_store_free(view);
+        }
+    }
+    muster_store_free(far);
+    muster_store_free(tcp);
+}
+
+/* The view is a store of this library, and what it asks is traced. */
+static void the_entries_of_our_tables_can_be_called(void **state)
+{
+    struct small small = { .base = { &small_ops, 300 } };
+    struct muster_store *view = NULL;
+    struct muster_bytes bytes = { 0 };
+    int64_t number = 0;
+
+    (void)state;
+    assert_int_equal(muster_store_prefix_new(muster_str("p"), &small.base, &view, NULL), 0);
+    assert_int_equal(view->ops->set(view, three[0], three[1], 5, NULL), 0);
+    assert_int_equal(view->ops->get(view, three[1], 5, &bytes, NULL), 0);
+    assert_int_equal(view->ops->add(view, three[2], 3, 5, &number, NULL), 0);
+    assert_int_equal(number, 3);
+    assert_string_equal(small.trace, "set p/a; get p/b; add p/c");
+    muster_bytes_done(&bytes);
+    muster_store_free(view);
+}
+
+static void an_entry_replaced_in_a_copy_of_our_table_is_called(void **state)
+{
+    struct small small = { .base = { &small_ops, 300 } };
+    struct muster_store *view = NULL;
+    struct muster_store_ops mine;
+
+    (void)state;
+    assert_int_equal(muster_store_prefix_new(muster_str("p"), &small.base, &view, NULL), 0);
+    mine = *view->ops;
+    mine.set = replaced_set;
+    view->ops = &mine;
+    replaced = 0;
+    assert_int_equal(muster_store_set(view, three[0], three[1], 5, NULL), MUSTER_ETIMEOUT);
+    assert_int_equal(replaced, 1);
+    assert_int_equal(muster_store_wait(view, three, 1, 5, NULL), 0);
+    assert_string_equal(small.trace, "wait p/a");
+    muster_store_free(view);
+}
 
 /* ---- Holes ---- */
 
@@ -330,6 +433,9 @@ static void done_twice_is_harmless(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_store_says_whether_it_has_compare_set),
+        cmocka_unit_test(the_entries_of_our_tables_can_be_called),
+        cmocka_unit_test(an_entry_replaced_in_a_copy_of_our_table_is_called),
         cmocka_unit_test(what_a_table_lacks_is_not_supported),
         cmocka_unit_test(a_shorter_table_ends_where_its_size_says),
         cmocka_unit_test(free_is_found_only_within_the_size),
