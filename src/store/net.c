@@ -75,7 +75,10 @@ bool mu_addr_same_host(const union mu_addr *a, const union mu_addr *b)
 
     mu_addr_bytes(a, left);
     mu_addr_bytes(b, right);
-    return memcmp(left, right, sizeof left) == 0;
+    if (memcmp(left, right, sizeof left) != 0)
+        return false;
+    return a->any.sa_family != AF_INET6 || !mu_addr_is_link_local(a) || a->v6.sin6_scope_id == 0 ||
+           b->v6.sin6_scope_id == 0 || a->v6.sin6_scope_id == b->v6.sin6_scope_id;
 }
 
 const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_TEXT_MAX])

@@ -27,7 +27,9 @@ void mu_addr_bytes(const union mu_addr *addr,
                    unsigned char bytes[static MU_ADDR_BYTES]); /* without the port; IPv4 mapped into IPv6 */
 bool mu_addr_is_loopback(const union mu_addr *addr);
 bool mu_addr_same_host(const union mu_addr *a,
-                       const union mu_addr *b); /* whatever their ports; ::ffff:1.2.3.4 is 1.2.3.4 */
+                       const union mu_addr *b); /* whatever their ports; ::ffff:1.2.3.4 is 1.2.3.4. Two link-local
+                                                 * addresses are of different hosts where both name their link, and it
+                                                 * is not the same one */
 
 /* "192.0.2.1:80", "[2001:db8::1]:80"; an IPv4 address in IPv6 form is shown as IPv4. Returns `text`. */
 const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_TEXT_MAX]);

@@ -113,6 +113,39 @@ static void a_scope_is_part_of_an_address(void **state)
     assert_int_not_equal(parsed.v6.sin6_scope_id, 0);
 }
 
+static void the_same_host_is_on_the_same_link(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        unsigned a_link, b_link;
+        bool same;
+    } rows[] = {
+        { "10.0.0.1", "10.0.0.1", 0, 0, true },
+        { "10.0.0.1", "10.0.0.2", 0, 0, false },
+        { "10.0.0.1", "::ffff:10.0.0.1", 0, 3, true },
+        { "169.254.0.1", "::ffff:169.254.0.1", 0, 3, true },
+        { "::ffff:169.254.0.1", "169.254.0.1", 3, 0, true },
+        { "2001:db8::1", "2001:db8::1", 2, 3, true }, /* valid on every link */
+        { "fe80::1", "fe80::1", 2, 2, true },
+        { "fe80::1", "fe80::2", 2, 2, false },
+        { "fe80::1", "fe80::1", 2, 3, false },
+        { "fe80::1", "fe80::1", 0, 3, true }, /* nobody said which link */
+        { "fe80::1", "fe80::1", 2, 0, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        union mu_addr a = addr(rows[i].a, 1), b = addr(rows[i].b, 2);
+
+        if (a.any.sa_family == AF_INET6)
+            a.v6.sin6_scope_id = rows[i].a_link;
+        if (b.any.sa_family == AF_INET6)
+            b.v6.sin6_scope_id = rows[i].b_link;
+        assert_int_equal(mu_addr_same_host(&a, &b), rows[i].same);
+        assert_int_equal(mu_addr_same_host(&b, &a), rows[i].same);
+    }
+}
+
 static void a_port_is_decimal_digits(void **state)
 {
     static const struct {
@@ -305,6 +338,7 @@ int main(void)
         cmocka_unit_test(loopback_is_known_in_every_form),
         cmocka_unit_test(only_numeric_addresses_are_read),
         cmocka_unit_test(a_scope_is_part_of_an_address),
+        cmocka_unit_test(the_same_host_is_on_the_same_link),
         cmocka_unit_test(a_port_is_decimal_digits),
         cmocka_unit_test(networks_hold_what_they_say),
         cmocka_unit_test(what_is_not_a_network_is_refused_by_name),
