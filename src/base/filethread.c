@@ -247,25 +247,31 @@ static void cancel_all(struct mu_filethread *t)
         t->running->cancelled = true;
 }
 
-bool mu_filethread_free(struct mu_filethread *t)
+static void tell_to_end(struct mu_filethread *t)
 {
-    int64_t until_ms = mu_clock_in_ms(MU_FILETHREAD_FREE_MS);
-    pthread_t thread;
-    bool ended;
-
-    if (t == NULL)
-        return true;
     (void)pthread_mutex_lock(&t->lock);
     cancel_all(t);
     t->config.wake = NULL;
-    if (t->state == NOT_STARTED) {
+    if (t->state == NOT_STARTED)
         carry_out_all(t);
+    else
+        t->state = ENDING;
+    (void)pthread_cond_broadcast(&t->changed);
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
+/* It was told to end. */
+static bool free_by(struct mu_filethread *t, int64_t until_ms)
+{
+    pthread_t thread;
+    bool ended;
+
+    (void)pthread_mutex_lock(&t->lock);
+    if (t->state == NOT_STARTED) {
         (void)pthread_mutex_unlock(&t->lock);
         destroy(t);
         return true;
     }
-    t->state = ENDING;
-    (void)pthread_cond_broadcast(&t->changed);
     while (t->state != ENDED && mu_cond_wait_until(&t->changed, &t->lock, until_ms)) {
     }
     ended = t->state == ENDED;
@@ -280,6 +286,25 @@ bool mu_filethread_free(struct mu_filethread *t)
     (void)pthread_join(thread, NULL);
     destroy(t);
     return true;
+}
+
+bool mu_filethread_free_all(struct mu_filethread *const *threads, size_t count)
+{
+    int64_t until_ms = mu_clock_in_ms(MU_FILETHREAD_FREE_MS);
+    bool ended = true;
+
+    for (size_t i = 0; i < count; i++)
+        if (threads[i] != NULL)
+            tell_to_end(threads[i]);
+    for (size_t i = 0; i < count; i++)
+        if (threads[i] != NULL && !free_by(threads[i], until_ms))
+            ended = false;
+    return ended;
+}
+
+bool mu_filethread_free(struct mu_filethread *t)
+{
+    return mu_filethread_free_all(&t, 1);
 }
 
 bool mu_filethread_hangs(void)

@@ -57,6 +57,7 @@ bool mu_filethread_wait(struct mu_filethread *thread, int64_t quiet_ms);
 /* Jobs that were not run, or whose `done` was not called, are dropped. False: the thread hangs and was left behind; the
  * process should then end by _exit(). NULL is fine. */
 bool mu_filethread_free(struct mu_filethread *thread);
+bool mu_filethread_free_all(struct mu_filethread *const *threads, size_t count); /* waits no longer than for one */
 bool mu_filethread_hangs(void); /* some thread of this process was left behind */
 
 #endif

@@ -318,10 +318,11 @@ static void free_call(struct call *call)
 
 static void end_threads(struct blocking *b)
 {
+    struct mu_filethread *threads[] = { b->thread, b->beside };
+
     free_call(b->call);
     free_call(b->beside_call);
-    (void)mu_filethread_free(b->thread); /* one that hangs is left behind, with its call */
-    (void)mu_filethread_free(b->beside);
+    (void)mu_filethread_free_all(threads, 2); /* one that hangs is left behind, with its call */
 }
 
 /* Before the loop has anything of it, or when it has nothing any more. */

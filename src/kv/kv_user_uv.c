@@ -40,8 +40,11 @@ struct driver {
 
 static void free_driver(struct driver *driver)
 {
+    struct mu_filethread *threads[LANES_COUNT];
+
     for (unsigned i = 0; i < LANES_COUNT; i++)
-        (void)mu_filethread_free(driver->lanes[i].thread); /* one that hangs is left behind, with its call */
+        threads[i] = driver->lanes[i].thread;
+    (void)mu_filethread_free_all(threads, LANES_COUNT); /* one that hangs is left behind, with its call */
     muster_bytes_done(&driver->token);
     free(driver->run_id);
     free(driver);

@@ -1,5 +1,6 @@
 /* File calls on a thread of their own. A FIFO without a reader is the file system that does not answer: open()
  * waits. */
+#include "base/clock.h"
 #include "base/filethread.h"
 #include "log_scene.h"
 
@@ -210,6 +211,27 @@ static void a_thread_that_hangs_is_left_behind_and_cleans_up_when_it_comes_back(
     assert_string_equal(s->told, "");
 }
 
+static void many_that_hang_are_waited_for_together(void **state)
+{
+    enum { MANY = 50 };
+    struct scene *s = *state;
+    struct mu_filethread *threads[MANY + 2] = { s->thread }; /* one was never started, and one is NULL */
+    int64_t begin_ms;
+
+    for (size_t i = 1; i <= MANY; i++) {
+        s->thread = threads[i] = mu_filethread_new(&(struct mu_filethread_config){ 0 });
+        assert_non_null(s->thread);
+        wait_begun(submit(s, 'a', s->fifo));
+    }
+    begin_ms = mu_clock_ms();
+    assert_false(mu_filethread_free_all(threads, COUNT(threads)));
+    assert_true(mu_clock_ms() - begin_ms < (int64_t)MANY * MU_FILETHREAD_FREE_MS);
+    answer(s);
+    for (int i = 0; s->dropped_count < MANY && i < PATIENCE_MS; i++)
+        (void)poll(NULL, 0, 1);
+    assert_int_equal(s->dropped_count, MANY);
+}
+
 static void the_end_drops_what_was_run_and_not_told(void **state)
 {
     struct scene *s = *state;
@@ -261,6 +283,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_that_was_run_can_still_be_cancelled, setup, teardown),
         cmocka_unit_test_setup_teardown(a_thread_that_hangs_is_left_behind_and_cleans_up_when_it_comes_back, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(many_that_hang_are_waited_for_together, setup, teardown),
         cmocka_unit_test_setup_teardown(the_end_drops_what_was_run_and_not_told, setup, teardown),
         cmocka_unit_test_setup_teardown(without_a_job_there_is_no_thread_to_wait_for, setup, teardown),
         cmocka_unit_test_setup_teardown(at_once_means_on_the_owners_thread, setup, teardown),
