@@ -212,7 +212,14 @@ static int run(struct muster_store *store, struct mu_call *call, int64_t timeout
 
 int mu_store_run(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, struct muster_error *reterr)
 {
-    return run(store, call, timeout_ms < 0 ? muster_store_timeout(store) : timeout_ms, reterr);
+    int rc = run(store, call, timeout_ms < 0 ? muster_store_timeout(store) : timeout_ms, reterr);
+
+    if (rc <= 0)
+        return rc;
+    muster_bytes_done(&call->bytes);
+    muster_values_done(&call->found);
+    return mu_fail(reterr, MUSTER_EINTERNAL, "%s: a store of kind '%s' returned %d; expected 0 or an error",
+                   mu_call_name(call->kind), store->ops->name, rc);
 }
 
 static int run_for_bytes(struct muster_store *store, struct mu_call *call, int64_t timeout_ms,

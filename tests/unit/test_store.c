@@ -14,7 +14,7 @@ struct small {
     int64_t count;       /* what add has counted up to */
     int64_t takes_ms;    /* how long a get takes */
     const char *missing; /* a get of this key times out */
-    int set_rc;
+    int set_rc, get_rc;
 };
 
 static struct small *self(struct muster_store *store)
@@ -70,7 +70,7 @@ static int small_get(struct muster_store *store, struct muster_slice key, int64_
         continue;
     ret_value->data = strndup(key.data, key.len);
     ret_value->len = key.len;
-    return ret_value->data == NULL ? fail_with(reterr, MUSTER_ENOMEM) : 0;
+    return ret_value->data == NULL ? fail_with(reterr, MUSTER_ENOMEM) : self(store)->get_rc;
 }
 
 static int small_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
@@ -204,6 +204,22 @@ static void an_entry_replaced_in_a_copy_of_our_table_is_called(void **state)
     assert_int_equal(muster_store_wait(view, three, 1, 5, NULL), 0);
     assert_string_equal(small.trace, "wait p/a");
     muster_store_free(view);
+}
+
+/* The value that came with it is freed. */
+static void an_answer_above_0_is_an_error(void **state)
+{
+    struct small small = { .base = { &small_ops, 300 }, .get_rc = 7 };
+    struct muster_bytes bytes = { NULL, 77 };
+    struct muster_values values = { NULL, 77 };
+    struct muster_error error = { 0 };
+
+    (void)state;
+    assert_int_equal(muster_store_get(&small.base, three[0], 5, &bytes, &error), MUSTER_EINTERNAL);
+    assert_string_equal(error.text, "get: a store of kind 'small' returned 7; expected 0 or an error");
+    assert_int_equal(bytes.len, 77);
+    assert_int_equal(muster_store_multi_get(&small.base, three, 3, 5, &values, NULL), MUSTER_EINTERNAL);
+    assert_int_equal(values.count, 77);
 }
 
 /* ---- Holes ---- */
@@ -436,6 +452,7 @@ int main(void)
         cmocka_unit_test(a_store_says_whether_it_has_compare_set),
         cmocka_unit_test(the_entries_of_our_tables_can_be_called),
         cmocka_unit_test(an_entry_replaced_in_a_copy_of_our_table_is_called),
+        cmocka_unit_test(an_answer_above_0_is_an_error),
         cmocka_unit_test(what_a_table_lacks_is_not_supported),
         cmocka_unit_test(a_shorter_table_ends_where_its_size_says),
         cmocka_unit_test(free_is_found_only_within_the_size),
