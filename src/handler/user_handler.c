@@ -8,12 +8,14 @@
 
 MU_DEFINE_TEXTS(mu_user_handler_call_text, enum mu_user_handler_call, MU_USER_HANDLER_CALLS)
 
-void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t end_ms, bool owned)
+void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t end_ms, bool owned, bool shares_store)
 {
     assert(look_ms > 0 && end_ms > 0);
     *b = (struct mu_user_handler){ .look_ms = look_ms,
                                    .end_ms = end_ms,
                                    .owned = owned,
+                                   .shares_store = shares_store,
+                                   .round = -1,
                                    .next_look_ms = UINT64_MAX,
                                    .pause_ms = look_ms,
                                    .slow_at_ms = UINT64_MAX,
@@ -63,16 +65,25 @@ static struct mu_user_handler_effect *emit(struct mu_user_handler_effects *out, 
     return &out->items[out->count++];
 }
 
-static void tell(const struct mu_user_handler *b, enum muster_rdzv_event_type type, enum muster_rdzv_request request,
-                 struct mu_user_handler_effects *out)
+static void tell(const struct mu_user_handler *b, struct muster_rdzv_event event, struct mu_user_handler_effects *out)
 {
-    struct mu_user_handler_effect *effect;
-
     if (b->end != MU_USER_HANDLER_SERVING)
         return;
-    effect = emit(out, MU_USER_HANDLER_DO_TELL);
-    effect->tell = type;
-    effect->request = request;
+    event.size = sizeof event;
+    event.round = b->round;
+    emit(out, MU_USER_HANDLER_DO_TELL)->tell = event;
+}
+
+static void tell_plain(const struct mu_user_handler *b, enum muster_rdzv_event_type type,
+                       struct mu_user_handler_effects *out)
+{
+    tell(b, (struct muster_rdzv_event){ .type = type }, out);
+}
+
+static void tell_failed(const struct mu_user_handler *b, enum muster_rdzv_request request,
+                        const struct muster_error *error, struct mu_user_handler_effects *out)
+{
+    tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_FAILED, .request = request, .error = error }, out);
 }
 
 static void call(struct mu_user_handler *b, enum mu_user_handler_call which, struct mu_user_handler_effects *out)
@@ -124,6 +135,8 @@ static void on_free(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_h
     b->end = MU_USER_HANDLER_FREEING;
     b->wants_join = b->wants_close = b->wants_look = b->left = false;
     b->slow_at_ms = UINT64_MAX;
+    if (b->state == MU_USER_HANDLER_JOINING)
+        enter(b, MU_USER_HANDLER_UNWANTED);
     interrupt(b, now_ms, out);
     if (b->end_at_ms == UINT64_MAX)
         b->end_at_ms = now_ms + b->end_ms;
@@ -131,33 +144,56 @@ static void on_free(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_h
 
 /* ---- What has returned ---- */
 
+/* An address that we have put into the store ourselves is one where worker 0 will listen. */
+static void take_round(struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                       struct mu_user_handler_effects *out)
+{
+    enter(b, MU_USER_HANDLER_IN);
+    b->round = event->info->round;
+    b->agent_store = b->shares_store && !event->built && event->info->bootstrap.master_port != 0;
+    b->pause_ms = b->look_ms;
+    b->next_look_ms = event->now_ms + b->look_ms;
+    emit(out, MU_USER_HANDLER_DO_TAKE_STORE)->store = event->info->store;
+    tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .info = event->info }, out);
+}
+
 static void joined_or_not(struct mu_user_handler *b, const struct mu_user_handler_event *event,
                           struct mu_user_handler_effects *out)
 {
     if (b->state == MU_USER_HANDLER_UNWANTED) {
         enter(b, MU_USER_HANDLER_OUT);
-        tell(b, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        tell_plain(b, MUSTER_RDZV_LEFT, out);
     } else if (event->error->code < 0) {
         enter(b, MU_USER_HANDLER_OUT);
-        tell(b, MUSTER_RDZV_FAILED, MUSTER_RDZV_REQUEST_JOIN, out);
+        tell_failed(b, MUSTER_RDZV_REQUEST_JOIN, event->error, out);
     } else {
-        enter(b, MU_USER_HANDLER_IN);
-        b->pause_ms = b->look_ms;
-        b->next_look_ms = event->now_ms + b->look_ms;
-        tell(b, MUSTER_RDZV_JOINED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        take_round(b, event, out);
     }
 }
 
 /* Whether nodes wait is not known: the workers run on, and it is asked again. */
-static void be_down(struct mu_user_handler *b, uint64_t now_ms, struct mu_user_handler_effects *out)
+static void be_down(struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                    struct mu_user_handler_effects *out)
 {
     if (b->state == MU_USER_HANDLER_IN)
-        tell(b, MUSTER_RDZV_BACKEND_DOWN, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN, .error = event->error }, out);
     enter(b, MU_USER_HANDLER_DOWN);
-    b->next_look_ms = now_ms + b->pause_ms;
+    b->next_look_ms = event->now_ms + b->pause_ms;
     b->pause_ms *= 2;
     if (b->pause_ms > MU_USER_HANDLER_LOOK_MAX_MS)
         b->pause_ms = b->look_ms > MU_USER_HANDLER_LOOK_MAX_MS ? b->look_ms : MU_USER_HANDLER_LOOK_MAX_MS;
+}
+
+enum waiting { COUNTED, NEVER, CLOSED, NOT_KNOWN };
+
+/* What num_nodes_waiting() says. NEVER: the handler does not have it, and takes nobody in later. */
+static enum waiting read_waiting(const struct muster_error *error)
+{
+    if (error->code == MUSTER_ENOTSUP)
+        return NEVER;
+    if (error->code == MUSTER_ERDZV_CLOSED)
+        return CLOSED;
+    return error->code < 0 ? NOT_KNOWN : COUNTED;
 }
 
 static void looked_for_waiting(struct mu_user_handler *b, const struct mu_user_handler_event *event,
@@ -166,24 +202,39 @@ static void looked_for_waiting(struct mu_user_handler *b, const struct mu_user_h
     if (!is_in(b) || b->wants_join)
         return; /* the round is over for us */
     b->next_look_ms = UINT64_MAX;
-    if (event->error->code == MUSTER_ENOTSUP)
-        return; /* the handler does not have it: it takes nobody in later */
-    if (event->error->code == MUSTER_ERDZV_CLOSED) {
-        tell(b, MUSTER_RDZV_CLOSED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+    switch (read_waiting(event->error)) {
+    case NEVER:
         return;
-    }
-    if (event->error->code < 0) {
-        be_down(b, event->now_ms, out);
+    case CLOSED:
+        tell_plain(b, MUSTER_RDZV_CLOSED, out);
         return;
+    case NOT_KNOWN:
+        be_down(b, event, out);
+        return;
+    case COUNTED:
+        break;
     }
     if (b->state == MU_USER_HANDLER_DOWN)
-        tell(b, MUSTER_RDZV_BACKEND_UP, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        tell_plain(b, MUSTER_RDZV_BACKEND_UP, out);
     enter(b, MU_USER_HANDLER_IN);
     b->pause_ms = b->look_ms;
     if (event->count > 0)
-        tell(b, MUSTER_RDZV_WAITING, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+        tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_WAITING, .count = event->count }, out);
     else
         b->next_look_ms = event->now_ms + b->look_ms;
+}
+
+static void looked(const struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                   struct mu_user_handler_effects *out)
+{
+    struct muster_rdzv_event told = { .type = MUSTER_RDZV_LOOKED, .request = MUSTER_RDZV_REQUEST_LOOK };
+    enum waiting waiting = read_waiting(event->error);
+
+    if (waiting == NOT_KNOWN || (waiting == NEVER && !event->has_closed))
+        told.error = event->error;
+    told.closed = waiting == CLOSED || event->closed;
+    told.count = waiting == COUNTED ? event->count : 0;
+    tell(b, told, out);
 }
 
 static bool is_busy(const struct mu_user_handler *b)
@@ -212,13 +263,13 @@ static void on_returned(struct mu_user_handler *b, const struct mu_user_handler_
         looked_for_waiting(b, event, out);
         break;
     case MU_USER_HANDLER_LOOK:
-        tell(b, MUSTER_RDZV_LOOKED, MUSTER_RDZV_REQUEST_LOOK, out);
+        looked(b, event, out);
         break;
     case MU_USER_HANDLER_CLOSE:
         if (event->error->code < 0)
-            tell(b, MUSTER_RDZV_FAILED, MUSTER_RDZV_REQUEST_CLOSE, out);
+            tell_failed(b, MUSTER_RDZV_REQUEST_CLOSE, event->error, out);
         else
-            tell(b, MUSTER_RDZV_CLOSED, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+            tell_plain(b, MUSTER_RDZV_CLOSED, out);
         break;
     case MU_USER_HANDLER_STORE:
     case MU_USER_HANDLER_SHUTDOWN:
@@ -341,7 +392,7 @@ void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handle
         break;
     case MU_USER_HANDLER_ON_TURN:
         if (b->left)
-            tell(b, MUSTER_RDZV_LEFT, MUSTER_RDZV_REQUEST_UNKNOWN, out);
+            tell_plain(b, MUSTER_RDZV_LEFT, out);
         b->left = false;
         break;
     case MU_USER_HANDLER_ON_TIME:
@@ -364,6 +415,11 @@ uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b)
 bool mu_user_handler_wants_turn(const struct mu_user_handler *b)
 {
     return b->left;
+}
+
+bool mu_user_handler_use_agent_store(const struct mu_user_handler *b)
+{
+    return b->agent_store;
 }
 
 /* ---- What comes back from the user's code ---- */

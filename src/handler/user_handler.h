@@ -70,7 +70,7 @@ enum mu_user_handler_event_type {
     MU_USER_HANDLER_ON_CLOSE,
     MU_USER_HANDLER_ON_LOOK,
     MU_USER_HANDLER_ON_FREE,     /* nothing is told any more */
-    MU_USER_HANDLER_ON_RETURNED, /* call, error (code 0: none), count, closed */
+    MU_USER_HANDLER_ON_RETURNED, /* call, error (code 0: none), and what the call gave */
     MU_USER_HANDLER_ON_TIME,
     MU_USER_HANDLER_ON_TURN, /* from the loop, as long as mu_user_handler_wants_turn() */
 };
@@ -80,27 +80,31 @@ struct mu_user_handler_event { /* borrows what it points to */
     uint64_t now_ms;
     enum mu_user_handler_call call;
     const struct muster_error *error;
-    int64_t count;
-    bool closed;
+    const struct muster_rdzv_info *info; /* NEXT */
+    bool built;                          /* NEXT: the address was not the handler's: it was put into the store */
+    bool has_closed;                     /* LOOK: is_closed() has answered; an error is num_nodes_waiting()'s */
+    bool closed;                         /* LOOK */
+    int64_t count;                       /* LOOK, WAITING */
     bool begun; /* in every event: the call on the thread; else it waits behind one of the store */
 };
 
 /* In this order: a tell may lead to the next step. */
 enum mu_user_handler_effect_type {
-    MU_USER_HANDLER_DO_CALL,     /* call, ends_round; RETURNED follows */
-    MU_USER_HANDLER_DO_BESIDE,   /* call, from another thread, while another one is under way; RETURNED follows */
-    MU_USER_HANDLER_DO_SAY_SLOW, /* call: it has not returned, and another one waits for it */
-    MU_USER_HANDLER_DO_END,      /* nothing is under way any more, and nothing follows */
-    MU_USER_HANDLER_DO_ABANDON,  /* call: it has not returned in time. Nothing follows */
-    MU_USER_HANDLER_DO_TELL,     /* tell, request, and what has come with the event: error, count, closed */
+    MU_USER_HANDLER_DO_TAKE_STORE, /* store: it is the agent's to use */
+    MU_USER_HANDLER_DO_CALL,       /* call, ends_round; RETURNED follows */
+    MU_USER_HANDLER_DO_BESIDE,     /* call, from another thread, while another one is under way; RETURNED follows */
+    MU_USER_HANDLER_DO_SAY_SLOW,   /* call: it has not returned, and another one waits for it */
+    MU_USER_HANDLER_DO_END,        /* nothing is under way any more, and nothing follows */
+    MU_USER_HANDLER_DO_ABANDON,    /* call: it has not returned in time. Nothing follows */
+    MU_USER_HANDLER_DO_TELL,       /* tell, which borrows what has come with the event */
 };
 
 struct mu_user_handler_effect {
     enum mu_user_handler_effect_type type;
     enum mu_user_handler_call call;
-    bool ends_round; /* its store is not ours to use from here on */
-    enum muster_rdzv_event_type tell;
-    enum muster_rdzv_request request;
+    bool ends_round;            /* its store is not ours to use from here on */
+    struct muster_store *store; /* NULL: the round has none */
+    struct muster_rdzv_event tell;
 };
 
 #define MU_USER_HANDLER_EFFECTS_MAX 4
@@ -112,25 +116,29 @@ struct mu_user_handler_effects {
 
 struct mu_user_handler {
     uint64_t look_ms, end_ms;
-    bool owned; /* free() is ours to call */
+    bool owned;        /* free() is ours to call */
+    bool shares_store; /* what use_agent_store() says */
     enum mu_user_handler_state state;
     enum mu_user_handler_call calling; /* on the thread */
     enum { MU_USER_HANDLER_UP, MU_USER_HANDLER_SHUTTING, MU_USER_HANDLER_SHUT } shutdown;
     bool wants_join, wants_close, wants_look; /* asked for, and not called yet; all three may be */
     bool left;                                /* LEFT is to be told, before a join begins */
     enum mu_user_handler_end end;
+    int64_t round;                   /* that was wanted last, as the handler counts them; -1: none */
+    bool agent_store;                /* the workers of it may use the agent's */
     uint64_t next_look_ms, pause_ms; /* UINT64_MAX: not to be asked */
     uint64_t slow_at_ms;             /* UINT64_MAX: nothing waits for the call that is under way, or it was named */
     uint64_t end_at_ms;              /* UINT64_MAX: nothing has to return */
 };
 
 /* Both times above 0. */
-void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t end_ms, bool owned);
+void mu_user_handler_init(struct mu_user_handler *b, uint64_t look_ms, uint64_t end_ms, bool owned, bool shares_store);
 /* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
 void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handler_event *event,
                           struct mu_user_handler_effects *out);
 uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b); /* when TIME is wanted; UINT64_MAX: never */
 bool mu_user_handler_wants_turn(const struct mu_user_handler *b);
+bool mu_user_handler_use_agent_store(const struct mu_user_handler *b);
 
 /* ---- What comes back from the user's code ---- */
 

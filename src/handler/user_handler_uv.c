@@ -30,17 +30,13 @@ struct blocking {
     void *ctx;
     struct muster_rdzv *rdzv;
     char *backend, *run_id;
-    bool shares_store; /* what use_agent_store() says */
     uv_timer_t timer;
     uv_async_t rang; /* by the threads */
     struct mu_later later;
     struct mu_filethread *thread, *beside;
     struct call *call, *beside_call; /* one under way on each, at most */
     struct mu_list views;            /* that are open */
-    /* The round. */
-    struct muster_store *store; /* NULL: there is no round, or it has none */
-    bool is_met;                /* the handler said where the workers meet, in a store that it shares with them */
-    int64_t round;              /* as the handler counts them; -1: none */
+    struct muster_store *store;      /* of the round; NULL: there is no round, or it has none */
     /* The end. */
     size_t handles;
     void (*on_freed)(void *ctx);
@@ -58,8 +54,7 @@ struct call {
     atomic_bool begun;    /* set by the thread */
     atomic_bool unwanted; /* set by the loop: a handler that says "not yet" is not asked again */
     struct muster_rdzv_info info;
-    bool built; /* the address was not the handler's: it was put into the store */
-    bool closed;
+    bool built, has_closed, closed; /* these: see struct mu_user_handler_event */
     int64_t count;
     struct muster_error error;
 };
@@ -72,7 +67,7 @@ struct view { /* what an agent asks through */
     struct mu_later later; /* answers without a call */
 };
 
-static void feed(struct blocking *b, struct mu_user_handler_event event, const struct call *returned);
+static void feed(struct blocking *b, struct mu_user_handler_event event);
 
 static const struct muster_handler_ops handler_ops;
 
@@ -101,6 +96,7 @@ static int call_look(struct call *call)
 {
     int rc = muster_rdzv_is_closed(call->rdzv, &call->closed, &call->error);
 
+    call->has_closed = rc == 0;
     return rc == 0 ? muster_rdzv_num_nodes_waiting(call->rdzv, &call->count, &call->error) : rc;
 }
 
@@ -235,56 +231,41 @@ static const struct mu_handler_ops agent_ops = { .hides_members = true, .open_kv
 
 /* ---- Telling ---- */
 
-static void tell(struct blocking *b, const struct mu_user_handler_effect *effect, const struct call *returned)
+static void tell(const struct blocking *b, struct muster_rdzv_event event)
 {
-    struct muster_rdzv_event event = {
-        .size = sizeof event, .type = effect->tell, .round = b->round, .request = effect->request
-    };
     struct muster_error error;
 
-    if (returned != NULL && returned->error.code < 0 && effect->tell != MUSTER_RDZV_CLOSED) {
-        error = returned->error;
+    if (event.error != NULL) {
+        error = *event.error;
         (void)mu_wrap(&error, error.code, "%s rendezvous '%s'",
-                      effect->tell == MUSTER_RDZV_BACKEND_DOWN ? "keep to" : mu_handler_request_text(effect->request),
+                      event.type == MUSTER_RDZV_BACKEND_DOWN ? "keep to" : mu_handler_request_text(event.request),
                       b->run_id);
         event.error = &error;
-    }
-    if (effect->tell == MUSTER_RDZV_JOINED)
-        event.info = &returned->info;
-    if (returned != NULL) {
-        event.count = returned->count;
-        event.closed = returned->closed;
     }
     b->listener(b->ctx, &event);
 }
 
 /* ---- Calls ---- */
 
-static void take_round(struct blocking *b, const struct call *call)
-{
-    b->store = call->info.store;
-    b->round = call->info.round;
-    b->is_met = !call->built && call->info.bootstrap.master_port != 0;
-}
-
 static void on_called(struct mu_file_job *job)
 {
     struct call *call = MU_LIST_ITEM(job, struct call, job);
     struct blocking *b = call->b;
+    struct muster_rdzv_info info = call->info; /* copies: the next call takes the place of this one */
+    struct muster_error error = call->error;
 
     call->under_way = false;
-    if (call->which == MU_USER_HANDLER_NEXT && call->error.code == 0)
-        take_round(b, call);
     if (call->which == MU_USER_HANDLER_SHUTDOWN && call->error.code < 0)
         mu_log(MUSTER_LOG_WARNING, "rendezvous handler '%s': shutdown() failed: %s; the result stays as it is",
                b->backend, call->error.text);
-    feed(b,
-         (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED,
-                                         .call = call->which,
-                                         .error = &call->error,
-                                         .count = call->count,
-                                         .closed = call->closed },
-         call);
+    feed(b, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED,
+                                            .call = call->which,
+                                            .error = &error,
+                                            .info = &info,
+                                            .built = call->built,
+                                            .has_closed = call->has_closed,
+                                            .closed = call->closed,
+                                            .count = call->count });
 }
 
 static void end_round(struct blocking *b)
@@ -300,7 +281,7 @@ static void make(struct mu_filethread *thread, struct call *call, enum mu_user_h
     call->under_way = true;
     call->which = which;
     call->info = (struct muster_rdzv_info){ .rank = -1, .round = -1 };
-    call->built = call->closed = false;
+    call->built = call->has_closed = call->closed = false;
     atomic_store(&call->begun, false);
     atomic_store(&call->unwanted, false);
     call->count = 0;
@@ -382,9 +363,12 @@ static void say_slow(const struct blocking *b, enum mu_user_handler_call call)
 
 /* ---- The machine ---- */
 
-static void perform(struct blocking *b, const struct mu_user_handler_effect *effect, const struct call *returned)
+static void perform(struct blocking *b, const struct mu_user_handler_effect *effect)
 {
     switch (effect->type) {
+    case MU_USER_HANDLER_DO_TAKE_STORE:
+        b->store = effect->store;
+        break;
     case MU_USER_HANDLER_DO_CALL:
         if (effect->ends_round)
             end_round(b);
@@ -395,7 +379,7 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
         make(b->beside, b->beside_call, effect->call);
         break;
     case MU_USER_HANDLER_DO_TELL:
-        tell(b, effect, returned);
+        tell(b, effect->tell);
         break;
     case MU_USER_HANDLER_DO_ABANDON:
         abandon(b, effect->call);
@@ -412,12 +396,12 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
 
 static void on_timer(uv_timer_t *timer)
 {
-    feed(timer->data, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TIME }, NULL);
+    feed(timer->data, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TIME });
 }
 
 static void on_turn(void *ctx)
 {
-    feed(ctx, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TURN }, NULL);
+    feed(ctx, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TURN });
 }
 
 static void arm(struct blocking *b)
@@ -427,21 +411,16 @@ static void arm(struct blocking *b)
         mu_later_turn(&b->later, on_turn, b);
 }
 
-static void feed(struct blocking *b, struct mu_user_handler_event event, const struct call *returned)
+static void feed(struct blocking *b, struct mu_user_handler_event event)
 {
     struct mu_user_handler_effects effects;
-    struct call copy; /* a call that follows takes the place of the one that has returned */
 
-    if (returned != NULL)
-        copy = *returned;
     event.now_ms = uv_now(b->loop);
     event.begun = atomic_load(&b->call->begun);
-    if (event.error != NULL)
-        event.error = &copy.error;
     mu_user_handler_step(&b->machine, &event, &effects);
     arm(b);
     for (unsigned i = 0; i < effects.count; i++)
-        perform(b, &effects.items[i], returned != NULL ? &copy : NULL);
+        perform(b, &effects.items[i]);
 }
 
 static void on_rang(uv_async_t *async)
@@ -461,7 +440,7 @@ static void wake(void *ctx)
 
 static void ask(struct muster_handler *handler, enum mu_user_handler_event_type what)
 {
-    feed(of(handler), (struct mu_user_handler_event){ .type = what }, NULL);
+    feed(of(handler), (struct mu_user_handler_event){ .type = what });
 }
 
 static void blocking_join(struct muster_handler *handler)
@@ -484,12 +463,9 @@ static void blocking_look(struct muster_handler *handler)
     ask(handler, MU_USER_HANDLER_ON_LOOK);
 }
 
-/* An address that we have put into the store ourselves is one where worker 0 will listen. */
 static bool blocking_use_agent_store(const struct muster_handler *handler)
 {
-    const struct blocking *b = of(handler);
-
-    return b->shares_store && b->is_met;
+    return mu_user_handler_use_agent_store(&of(handler)->machine);
 }
 
 static void blocking_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
@@ -581,7 +557,6 @@ int mu_user_handler_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool
         b->listener = listener;
         b->ctx = ctx;
         b->rdzv = rdzv;
-        b->round = -1;
         mu_list_init(&b->views);
         rc = start(b, local_addr, reterr);
     }
@@ -590,8 +565,7 @@ int mu_user_handler_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool
             muster_rdzv_free(rdzv);
         return rc;
     }
-    b->shares_store = muster_rdzv_use_agent_store(rdzv);
-    mu_user_handler_init(&b->machine, driving->look_ms, driving->end_ms, take);
+    mu_user_handler_init(&b->machine, driving->look_ms, driving->end_ms, take, muster_rdzv_use_agent_store(rdzv));
     (void)uv_timer_init(loop, &b->timer); /* these only fill in memory */
     mu_later_open(&b->later, loop, NULL);
     b->timer.data = b->rang.data = b;

@@ -14,6 +14,11 @@ struct scene {
     uint64_t now_ms;
     bool is_behind_store; /* the call on the thread has not begun */
     bool round_ended;
+    struct muster_rdzv_info info; /* of the round that next_rendezvous() returns */
+    bool built, has_closed, closed;
+    const struct muster_store *store; /* that is the agent's to use */
+    struct muster_rdzv_event told;    /* last */
+    bool told_error;                  /* with it */
     char text[256];
 };
 
@@ -37,6 +42,9 @@ static const char *feed(struct scene *s, struct mu_user_handler_event event)
         const struct mu_user_handler_effect *effect = &effects.items[i];
 
         switch (effect->type) {
+        case MU_USER_HANDLER_DO_TAKE_STORE:
+            s->store = effect->store;
+            break;
         case MU_USER_HANDLER_DO_CALL:
             s->round_ended = s->round_ended || effect->ends_round;
             say(s, mu_user_handler_call_text(effect->call));
@@ -46,10 +54,12 @@ static const char *feed(struct scene *s, struct mu_user_handler_event event)
             say(s, word);
             break;
         case MU_USER_HANDLER_DO_TELL:
-            (void)snprintf(word, sizeof word, "tell %s%s", muster_rdzv_event_name(effect->tell),
-                           effect->request == MUSTER_RDZV_REQUEST_JOIN    ? " (join)"
-                           : effect->request == MUSTER_RDZV_REQUEST_CLOSE ? " (close)"
-                                                                          : "");
+            s->told = effect->tell;
+            s->told_error = effect->tell.error != NULL;
+            (void)snprintf(word, sizeof word, "tell %s%s", muster_rdzv_event_name(effect->tell.type),
+                           effect->tell.request == MUSTER_RDZV_REQUEST_JOIN    ? " (join)"
+                           : effect->tell.request == MUSTER_RDZV_REQUEST_CLOSE ? " (close)"
+                                                                               : "");
             say(s, word);
             break;
         case MU_USER_HANDLER_DO_SAY_SLOW:
@@ -77,8 +87,14 @@ static const char *returns(struct scene *s, enum mu_user_handler_call call, int 
 {
     struct muster_error error = { .code = code };
 
-    return feed(s, (struct mu_user_handler_event){
-                       .type = MU_USER_HANDLER_ON_RETURNED, .call = call, .error = &error, .count = count });
+    return feed(s, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED,
+                                                   .call = call,
+                                                   .error = &error,
+                                                   .info = &s->info,
+                                                   .built = s->built,
+                                                   .has_closed = s->has_closed,
+                                                   .closed = s->closed,
+                                                   .count = count });
 }
 
 static const char *time_is(struct scene *s, uint64_t now_ms)
@@ -90,7 +106,7 @@ static const char *time_is(struct scene *s, uint64_t now_ms)
 static struct scene *begin(struct scene *s, bool owned)
 {
     *s = (struct scene){ .now_ms = 1000 };
-    mu_user_handler_init(&s->b, LOOK_MS, END_MS, owned);
+    mu_user_handler_init(&s->b, LOOK_MS, END_MS, owned, true);
     return s;
 }
 
@@ -253,6 +269,118 @@ static void a_round_that_nobody_wants_any_more_is_not_told(void **state)
     assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, 0, 0), "a call of the round's store");
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "free()");
     assert_string_equal(returns(&s, MU_USER_HANDLER_FREE, 0, 0), "end");
+}
+
+static void a_round_is_used_only_if_it_is_still_wanted(void **state)
+{
+    static const struct {
+        enum mu_user_handler_event_type asked; /* while next_rendezvous() is under way */
+        const char *says;
+        bool is_used;
+    } rows[] = {
+        { MU_USER_HANDLER_ON_TIME, "tell joined", true },
+        { MU_USER_HANDLER_ON_LEAVE, "tell left", false },
+        { MU_USER_HANDLER_ON_FREE, "", false },
+    };
+    static struct muster_store store;
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        (void)begin(&s, true);
+        s.info = (struct muster_rdzv_info){ .store = &store, .round = 7, .bootstrap.master_port = 1 };
+        assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "next_rendezvous()");
+        (void)ask(&s, rows[i].asked);
+        assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, 0, 0), rows[i].says);
+        assert_ptr_equal(s.store, rows[i].is_used ? &store : NULL);
+        assert_int_equal(mu_user_handler_use_agent_store(&s.b), rows[i].is_used);
+        if (rows[i].says[0] != '\0')
+            assert_int_equal(s.told.round, rows[i].is_used ? 7 : -1);
+    }
+}
+
+static void the_agents_store_is_used_where_the_handler_said_the_address(void **state)
+{
+    static const struct {
+        bool shares, built;
+        uint16_t port;
+        bool is_used;
+    } rows[] = {
+        { true, false, 1, true }, { false, false, 1, false }, { true, true, 1, false }, { true, false, 0, false }
+    };
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        (void)begin(&s, true);
+        mu_user_handler_init(&s.b, LOOK_MS, END_MS, true, rows[i].shares);
+        s.built = rows[i].built;
+        s.info.bootstrap.master_port = rows[i].port;
+        assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "next_rendezvous()");
+        assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, 0, 0), "tell joined");
+        assert_int_equal(mu_user_handler_use_agent_store(&s.b), rows[i].is_used);
+    }
+}
+
+static void an_error_comes_with_what_has_failed_alone(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    (void)begin(&s, false);
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "next_rendezvous()");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_LEAVE), "beside it shutdown()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_CLOSED, 0), "tell left");
+    assert_false(s.told_error); /* it is what the leave wanted */
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "next_rendezvous()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_CLOSED, 0), "tell failed (join)");
+    assert_true(s.told_error);
+    (void)in_a_round(&s, false);
+    assert_ptr_equal(s.told.info, &s.info);
+    assert_string_equal(time_is(&s, 1100), "num_nodes_waiting()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_WAITING, MUSTER_ERDZV_CONNECTION, 0), "tell backend_down");
+    assert_true(s.told_error);
+    assert_string_equal(time_is(&s, 1200), "num_nodes_waiting()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_WAITING, MUSTER_ERDZV_CLOSED, 0), "tell closed");
+    assert_false(s.told_error);
+    (void)in_a_round(&s, false);
+    assert_string_equal(time_is(&s, 1100), "num_nodes_waiting()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_WAITING, 0, 3), "tell waiting");
+    assert_int_equal(s.told.count, 3);
+}
+
+static void a_look_reads_an_answer_as_a_round_does(void **state)
+{
+    static const struct {
+        bool has_closed, closed;
+        int code;
+        int64_t count;
+        bool tells_error, tells_closed;
+        int64_t tells_count;
+    } rows[] = {
+        { true, false, 0, 2, false, false, 2 },
+        { true, true, 0, 0, false, true, 0 },
+        { true, false, MUSTER_ENOTSUP, 9, false, false, 0 }, /* it takes nobody in later */
+        { true, true, MUSTER_ENOTSUP, 0, false, true, 0 },
+        { true, false, MUSTER_ERDZV_CLOSED, 0, false, true, 0 },
+        { true, false, MUSTER_ERDZV_CONNECTION, 0, true, false, 0 },
+        { false, false, MUSTER_ENOTSUP, 0, true, false, 0 }, /* it does not know whether it is closed */
+        { false, false, MUSTER_ERDZV_CLOSED, 0, false, true, 0 },
+        { false, false, MUSTER_ERDZV_CONNECTION, 0, true, false, 0 },
+    };
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        (void)begin(&s, false);
+        s.has_closed = rows[i].has_closed;
+        s.closed = rows[i].closed;
+        (void)ask(&s, MU_USER_HANDLER_ON_LOOK);
+        assert_string_equal(returns(&s, MU_USER_HANDLER_LOOK, rows[i].code, rows[i].count), "tell looked");
+        assert_int_equal(s.told_error, rows[i].tells_error);
+        assert_int_equal(s.told.closed, rows[i].tells_closed);
+        assert_int_equal(s.told.count, rows[i].tells_count);
+    }
 }
 
 static void a_leave_from_a_round_leaves_the_job_open(void **state)
@@ -513,6 +641,107 @@ static void without_threads_there_are_no_calls(void **state)
     (void)pthread_attr_destroy(&huge);
 }
 
+/* ---- A handler on a loop ---- */
+
+struct hall { /* next_rendezvous() returns a round once `open` or shut down */
+    struct muster_rdzv rdzv;
+    struct muster_store store;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool open;
+    struct muster_handler *handler;
+    int lefts;
+    int64_t left_round;
+    bool left_has_kv, is_freed;
+};
+
+static int hall_next(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
+{
+    struct hall *hall = (struct hall *)rdzv;
+
+    (void)reterr;
+    (void)pthread_mutex_lock(&hall->lock);
+    while (!hall->open)
+        (void)pthread_cond_wait(&hall->changed, &hall->lock);
+    (void)pthread_mutex_unlock(&hall->lock);
+    *ret_info = (struct muster_rdzv_info){ .store = &hall->store, .world_size = 1, .round = 7 };
+    ret_info->bootstrap.master_port = 1;
+    return 0;
+}
+
+static int hall_shutdown(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+{
+    struct hall *hall = (struct hall *)rdzv;
+
+    (void)reterr;
+    (void)pthread_mutex_lock(&hall->lock);
+    hall->open = true;
+    (void)pthread_cond_broadcast(&hall->changed);
+    (void)pthread_mutex_unlock(&hall->lock);
+    *ret_closed = true;
+    return 0;
+}
+
+static void on_hall_freed(void *ctx)
+{
+    ((struct hall *)ctx)->is_freed = true;
+}
+
+static void hear_hall(void *ctx, const struct muster_rdzv_event *event)
+{
+    struct hall *hall = ctx;
+
+    if (event->type != MUSTER_RDZV_LEFT)
+        return;
+    hall->left_round = event->round;
+    hall->left_has_kv = mu_handler_ops(hall->handler)->has_kv(hall->handler);
+    hall->lefts++;
+}
+
+static void start_hall(struct hall *hall, uv_loop_t *loop)
+{
+    static const struct muster_rdzv_ops ops = { .size = sizeof ops,
+                                                .get_backend = say_name,
+                                                .get_run_id = say_name,
+                                                .next_rendezvous = hall_next,
+                                                .shutdown = hall_shutdown };
+    const struct mu_driving driving = MU_DRIVING_DEFAULT;
+
+    *hall = (struct hall){ .rdzv = { .ops = &ops }, .left_round = -2 };
+    (void)pthread_mutex_init(&hall->lock, NULL);
+    (void)pthread_cond_init(&hall->changed, NULL);
+    assert_int_equal(uv_loop_init(loop), 0);
+    assert_int_equal(
+        mu_user_handler_start(loop, &hall->rdzv, false, &driving, NULL, hear_hall, hall, &hall->handler, NULL), 0);
+}
+
+static void end_hall(struct hall *hall, uv_loop_t *loop)
+{
+    assert_int_equal(uv_run(loop, UV_RUN_DEFAULT), 0);
+    assert_true(hall->is_freed);
+    assert_int_equal(uv_loop_close(loop), 0);
+    (void)pthread_cond_destroy(&hall->changed);
+    (void)pthread_mutex_destroy(&hall->lock);
+}
+
+/* shutdown() tore its store down. */
+static void a_round_that_nobody_wants_any_more_is_not_used(void **state)
+{
+    struct hall hall;
+    uv_loop_t loop;
+
+    (void)state;
+    start_hall(&hall, &loop);
+    hall.handler->ops->join(hall.handler);
+    hall.handler->ops->leave(hall.handler);
+    while (hall.lefts == 0)
+        (void)uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(hall.left_round, -1);
+    assert_false(hall.left_has_kv);
+    hall.handler->ops->free(hall.handler, on_hall_freed, &hall);
+    end_hall(&hall, &loop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -525,6 +754,10 @@ int main(void)
         cmocka_unit_test(a_join_that_returned_takes_no_time_from_the_end),
         cmocka_unit_test(an_agent_that_never_came_in_closes_nothing),
         cmocka_unit_test(a_round_that_nobody_wants_any_more_is_not_told),
+        cmocka_unit_test(a_round_is_used_only_if_it_is_still_wanted),
+        cmocka_unit_test(the_agents_store_is_used_where_the_handler_said_the_address),
+        cmocka_unit_test(an_error_comes_with_what_has_failed_alone),
+        cmocka_unit_test(a_look_reads_an_answer_as_a_round_does),
         cmocka_unit_test(a_leave_from_a_round_leaves_the_job_open),
         cmocka_unit_test(the_end_of_the_job_shuts_down),
         cmocka_unit_test(what_does_not_return_is_abandoned_in_the_end),
@@ -538,6 +771,7 @@ int main(void)
         cmocka_unit_test(a_place_in_the_world_is_checked),
         cmocka_unit_test(an_address_is_put_into_the_store_if_the_handler_gave_none),
         cmocka_unit_test(without_threads_there_are_no_calls),
+        cmocka_unit_test(a_round_that_nobody_wants_any_more_is_not_used),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
