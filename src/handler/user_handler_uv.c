@@ -333,16 +333,25 @@ static void on_handle_closed(uv_handle_t *handle)
 }
 
 /* From the loop, and not while the threads tell what they have: they end here. */
-static void on_over(void *ctx)
+static void on_over(struct blocking *b)
 {
-    struct blocking *b = ctx;
-
     assert(mu_list_empty(&b->views));
     end_threads(b);
     b->handles = 3;
     uv_close((uv_handle_t *)&b->timer, on_handle_closed);
     uv_close((uv_handle_t *)&b->rang, on_handle_closed);
     mu_later_close(&b->later, part_closed, b);
+}
+
+/* Wanted by the machine, or for the end, or for both: a leave and a free may come in one tell. */
+static void on_turn(void *ctx)
+{
+    struct blocking *b = ctx;
+
+    if (b->machine.end == MU_USER_HANDLER_OVER)
+        on_over(b);
+    else
+        feed(b, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TURN });
 }
 
 static void abandon(const struct blocking *b, enum mu_user_handler_call call)
@@ -383,10 +392,10 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
         break;
     case MU_USER_HANDLER_DO_ABANDON:
         abandon(b, effect->call);
-        mu_later_turn(&b->later, on_over, b);
+        mu_later_turn(&b->later, on_turn, b);
         break;
     case MU_USER_HANDLER_DO_END:
-        mu_later_turn(&b->later, on_over, b);
+        mu_later_turn(&b->later, on_turn, b);
         break;
     case MU_USER_HANDLER_DO_SAY_SLOW:
         say_slow(b, effect->call);
@@ -397,11 +406,6 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
 static void on_timer(uv_timer_t *timer)
 {
     feed(timer->data, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TIME });
-}
-
-static void on_turn(void *ctx)
-{
-    feed(ctx, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TURN });
 }
 
 static void arm(struct blocking *b)

@@ -4,6 +4,7 @@
 #include "pure.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <uv.h>
 
@@ -643,6 +644,8 @@ static void without_threads_there_are_no_calls(void **state)
 
 /* ---- A handler on a loop ---- */
 
+enum { ROUNDS = 50, YIELDS = 200 };
+
 struct hall { /* next_rendezvous() returns a round once `open` or shut down */
     struct muster_rdzv rdzv;
     struct muster_store store;
@@ -653,6 +656,7 @@ struct hall { /* next_rendezvous() returns a round once `open` or shut down */
     int lefts;
     int64_t left_round;
     bool left_has_kv, is_freed;
+    bool ends_inside; /* the first LEFT is answered with a leave and a free */
 };
 
 static int hall_next(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
@@ -695,7 +699,12 @@ static void hear_hall(void *ctx, const struct muster_rdzv_event *event)
         return;
     hall->left_round = event->round;
     hall->left_has_kv = mu_handler_ops(hall->handler)->has_kv(hall->handler);
-    hall->lefts++;
+    if (++hall->lefts == 1 && hall->ends_inside) {
+        hall->handler->ops->leave(hall->handler);
+        hall->handler->ops->free(hall->handler, on_hall_freed, hall);
+        for (int i = 0; i < YIELDS; i++) /* the thread may be through before the loop goes on */
+            (void)sched_yield();
+    }
 }
 
 static void start_hall(struct hall *hall, uv_loop_t *loop)
@@ -742,6 +751,22 @@ static void a_round_that_nobody_wants_any_more_is_not_used(void **state)
     end_hall(&hall, &loop);
 }
 
+/* The turn that the leave wanted may still be to come when the end is there. */
+static void a_leave_and_a_free_inside_of_a_tell_end_it(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        struct hall hall;
+        uv_loop_t loop;
+
+        start_hall(&hall, &loop);
+        hall.ends_inside = true;
+        hall.handler->ops->leave(hall.handler);
+        end_hall(&hall, &loop);
+        assert_int_equal(hall.lefts, 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -772,6 +797,7 @@ int main(void)
         cmocka_unit_test(an_address_is_put_into_the_store_if_the_handler_gave_none),
         cmocka_unit_test(without_threads_there_are_no_calls),
         cmocka_unit_test(a_round_that_nobody_wants_any_more_is_not_used),
+        cmocka_unit_test(a_leave_and_a_free_inside_of_a_tell_end_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
