@@ -114,3 +114,47 @@ struct muster_rdzv_event mu_plugin_answer_instead(struct mu_plugin_asks *asks, e
                                        .request = request,
                                        .error = error };
 }
+
+/* ---- The handler it created ---- */
+
+/* A handler's table up to what every handler has; what came later may be missing. */
+#define OPS_BYTES_MIN offsetof(struct muster_handler_ops, endpoint)
+
+static int check_handler(const struct muster_handler *handler, const char *name, struct muster_error *reterr)
+{
+    const struct muster_handler_ops *ops = handler == NULL ? NULL : handler->ops;
+
+    if (ops == NULL)
+        return mu_fail(reterr, MUSTER_EINTERNAL, "it gave no handler");
+    if (ops->size < OPS_BYTES_MIN)
+        return mu_fail(reterr, MUSTER_EINTERNAL, "its handler's table has %u bytes; expected at least %zu",
+                       (unsigned)ops->size, OPS_BYTES_MIN);
+    if (ops->join == NULL || ops->leave == NULL || ops->close == NULL || ops->look == NULL || ops->free == NULL)
+        return mu_fail(reterr, MUSTER_EINTERNAL, "its handler lacks one of join, leave, close, look and free");
+    if (ops->name == NULL || strcmp(ops->name, name) != 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "its handler's own name '%s' is not the back end asked for, '%s'",
+                       ops->name == NULL ? "" : ops->name, name);
+    return 0;
+}
+
+int mu_plugin_check_created(const struct mu_plugin_asks *asks, int rc, const char *name,
+                            struct muster_handler **handler, struct muster_error *reterr)
+{
+    const struct mu_plugin_ask *early = mu_plugin_early(asks);
+
+    if (rc < 0) {
+        *handler = NULL;
+        return rc;
+    }
+    if (rc > 0)
+        return mu_fail(reterr, MUSTER_EINTERNAL, "its create function returned %d; expected 0 or an error", rc);
+    if (early != NULL)
+        return mu_fail(reterr, MUSTER_EINTERNAL, "it told '%s' before its handler was created",
+                       muster_rdzv_event_name(early->told));
+    return check_handler(*handler, name, reterr);
+}
+
+bool mu_plugin_can_be_freed(const struct muster_handler *handler)
+{
+    return handler != NULL && handler->ops != NULL && handler->ops->size >= OPS_BYTES_MIN && handler->ops->free != NULL;
+}

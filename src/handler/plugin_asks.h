@@ -1,4 +1,5 @@
-/* What was asked of somebody else's handler and not answered yet, and its events made whole. Pure.
+/* What was asked of somebody else's handler and not answered yet, its events made whole, and whether the handler is
+ * accepted at all. Pure.
  *
  * A back end that was built against an older muster.h tells shorter events, and does not say which request has failed.
  * So the wrapper remembers the requests in order: a failure belongs to the oldest that it can be the answer of.
@@ -37,5 +38,12 @@ const struct mu_plugin_ask *mu_plugin_early(const struct mu_plugin_asks *asks);
 /* The answer to `request` instead of that. */
 struct muster_rdzv_event mu_plugin_answer_instead(struct mu_plugin_asks *asks, enum muster_rdzv_request request,
                                                   const struct muster_error *error);
+
+/* The call that creates the handler of the back end `name` has returned rc: 0 if *handler is accepted. A call that has
+ * failed gave none: *handler is NULL then. */
+int mu_plugin_check_created(const struct mu_plugin_asks *asks, int rc, const char *name,
+                            struct muster_handler **handler, struct muster_error *reterr);
+/* Also one that is not accepted is given back, where it can be. */
+bool mu_plugin_can_be_freed(const struct muster_handler *handler);
 
 #endif

@@ -14,9 +14,6 @@
 #include <stdlib.h>
 #include <uv.h>
 
-/* A handler's table up to what every handler has; what came later may be missing. */
-#define OPS_BYTES_MIN offsetof(struct muster_handler_ops, endpoint)
-
 enum { SERVICES_MAX = 4096 }; /* timers and watches of one handler */
 
 /* ---- Services. The back end holds them by a bare pointer. ---- */
@@ -352,66 +349,26 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
 
 /* ---- Creation ---- */
 
-static int check_handler(const struct muster_handler *handler, const char *name, struct muster_error *reterr)
-{
-    const struct muster_handler_ops *ops = handler == NULL ? NULL : handler->ops;
-
-    if (ops == NULL)
-        return mu_fail(reterr, MUSTER_EINTERNAL, "it gave no handler");
-    if (ops->size < OPS_BYTES_MIN)
-        return mu_fail(reterr, MUSTER_EINTERNAL, "its handler's table has %u bytes; expected at least %zu",
-                       (unsigned)ops->size, OPS_BYTES_MIN);
-    if (ops->join == NULL || ops->leave == NULL || ops->close == NULL || ops->look == NULL || ops->free == NULL)
-        return mu_fail(reterr, MUSTER_EINTERNAL, "its handler lacks one of join, leave, close, look and free");
-    if (ops->name == NULL || strcmp(ops->name, name) != 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "its handler's own name '%s' is not the back end asked for, '%s'",
-                       ops->name == NULL ? "" : ops->name, name);
-    return 0;
-}
-
-static bool can_be_freed(const struct muster_handler *handler)
-{
-    return handler != NULL && handler->ops != NULL && handler->ops->size >= OPS_BYTES_MIN && handler->ops->free != NULL;
-}
-
 /* Gives the wrapper back to the loop, with what the back end left in it. */
 static void abandon(struct wrapper *w, struct muster_handler *inner)
 {
     w->inner = inner;
-    if (can_be_freed(inner))
+    if (mu_plugin_can_be_freed(inner))
         free_inner(w);
     else
         end(w);
-}
-
-static int call_create(struct wrapper *w, const struct muster_rdzv_params *params, struct muster_handler **ret_inner,
-                       struct muster_error *reterr)
-{
-    const struct mu_plugin_ask *early;
-    int rc;
-
-    mu_plugin_ask(&w->asks, MUSTER_RDZV_REQUEST_UNKNOWN);
-    rc = w->plugin->backend->create(&w->host, params, on_event, w, ret_inner, reterr);
-    mu_plugin_asked(&w->asks);
-    if (rc < 0) {
-        *ret_inner = NULL;
-        return rc;
-    }
-    if (rc > 0)
-        return mu_fail(reterr, MUSTER_EINTERNAL, "its create function returned %d; expected 0 or an error", rc);
-    early = mu_plugin_early(&w->asks);
-    if (early != NULL)
-        return mu_fail(reterr, MUSTER_EINTERNAL, "it told '%s' before its handler was created",
-                       muster_rdzv_event_name(early->told));
-    return check_handler(*ret_inner, name_of(w), reterr);
 }
 
 static int create(struct wrapper *w, const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
     struct muster_handler *inner = NULL;
     struct muster_error error = { 0 };
-    int rc = call_create(w, params, &inner, &error);
+    int rc;
 
+    mu_plugin_ask(&w->asks, MUSTER_RDZV_REQUEST_UNKNOWN);
+    rc = w->plugin->backend->create(&w->host, params, on_event, w, &inner, &error);
+    mu_plugin_asked(&w->asks);
+    rc = mu_plugin_check_created(&w->asks, rc, name_of(w), &inner, &error);
     if (rc < 0) {
         rc = mu_fail(reterr, rc, "rendezvous back end '%s' of '%s': %s", name_of(w), w->plugin->file,
                      error.text[0] == '\0' ? muster_error_text(rc) : error.text);

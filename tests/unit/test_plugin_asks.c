@@ -151,6 +151,60 @@ static void its_creation_is_not_waited_for(void **state)
     assert_int_equal(mu_plugin_early(&asks)->told, MUSTER_RDZV_CLOSED);
 }
 
+static void ignore(struct muster_handler *handler)
+{
+    (void)handler;
+}
+
+static void ignore_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
+{
+    (void)handler;
+    (void)done;
+    (void)ctx;
+}
+
+#define WHOLE .join = ignore, .leave = ignore, .close = ignore, .look = ignore, .free = ignore_free
+enum { OPS_MIN = offsetof(struct muster_handler_ops, endpoint) };
+
+static void a_handler_is_accepted_or_given_back(void **state)
+{
+    static const struct {
+        int rc;
+        bool is_early, has_no_ops;
+        struct muster_handler_ops ops;
+        int code;
+        const char *text;
+        bool is_kept, is_freed; /* by the caller, if it is not accepted */
+    } rows[] = {
+        { 0, false, false, { OPS_MIN, "mine", WHOLE }, 0, "", true, true },
+        { MUSTER_ELOST, false, false, { OPS_MIN, "mine", WHOLE }, MUSTER_ELOST, "", false, false },
+        { 3, false, false, { OPS_MIN, "mine", WHOLE }, MUSTER_EINTERNAL, "returned 3", true, true },
+        { 0, true, false, { OPS_MIN, "mine", WHOLE }, MUSTER_EINTERNAL, "told 'closed' before", true, true },
+        { 0, false, true, { 0 }, MUSTER_EINTERNAL, "it gave no handler", true, false },
+        { 0, false, false, { OPS_MIN - 1, "mine", WHOLE }, MUSTER_EINTERNAL, "table has", true, false },
+        { 0, false, false, { OPS_MIN, "mine", .free = ignore_free }, MUSTER_EINTERNAL, "lacks one of", true, true },
+        { 0, false, false, { OPS_MIN, "mine", .join = ignore }, MUSTER_EINTERNAL, "lacks one of", true, false },
+        { 0, false, false, { OPS_MIN, "yours", WHOLE }, MUSTER_EINVAL, "own name 'yours'", true, true },
+        { 0, false, false, { OPS_MIN, NULL, WHOLE }, MUSTER_EINVAL, "own name ''", true, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_handler made = { rows[i].has_no_ops ? NULL : &rows[i].ops }, *handler = &made;
+        struct mu_plugin_asks asks = { .count = 0 };
+        struct muster_error error = { 0 };
+
+        if (rows[i].is_early)
+            ask_and_tell(&asks, MUSTER_RDZV_REQUEST_UNKNOWN, MUSTER_RDZV_CLOSED);
+        else
+            ask(&asks, MUSTER_RDZV_REQUEST_UNKNOWN);
+        assert_int_equal(mu_plugin_check_created(&asks, rows[i].rc, "mine", &handler, &error), rows[i].code);
+        assert_non_null(strstr(error.text, rows[i].text));
+        assert_ptr_equal(handler, rows[i].is_kept ? &made : NULL);
+        assert_int_equal(mu_plugin_can_be_freed(handler), rows[i].is_freed);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +213,7 @@ int main(void)
         cmocka_unit_test(events_of_other_versions_are_made_whole),
         cmocka_unit_test(what_was_told_too_early_becomes_an_error),
         cmocka_unit_test(its_creation_is_not_waited_for),
+        cmocka_unit_test(a_handler_is_accepted_or_given_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
