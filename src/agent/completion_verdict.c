@@ -241,8 +241,8 @@ void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot
     }
 }
 
-/* The time is up in which a member hears that it was removed. After a pause of our own that may still lie in the socket:
- * what the rendezvous has asked is answered before this look. */
+/* The time is up in which a member hears that it was removed. After a pause of our own that may still lie in the
+ * socket: what the rendezvous has asked is answered before this look. */
 void mu_completion_look_again_at_budget(struct mu_completion *f)
 {
     f->removed_by_ms = UINT64_MAX;

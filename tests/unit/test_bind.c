@@ -296,7 +296,7 @@ static void a_server_that_listens_on_more_than_was_said_is_warned_of(void **stat
     }
 }
 
-/* /etc/hosts has 127.0.1.1 and the address of a gateway for the machine's own name: other nodes come by an interface. */
+/* /etc/hosts has 127.0.1.1 and a gateway's address for the machine's own name: other nodes come by an interface. */
 static void a_name_that_is_loopback_and_a_strangers_address_is_served_on_all_interfaces(void **state)
 {
     union mu_addr addrs[2], own[MU_BIND_INTERFACES_MAX];
