@@ -26,9 +26,9 @@ static void set_state(struct mu_host *h, enum mu_host_state state)
 #define FROM(name) 1U << MU_HOST_##name
         [MU_HOST_IDLE] = FROM(RESOLVING) | FROM(LISTENING) | FROM(CONNECTING) | FROM(ASKING) | FROM(FOUND) | FROM(IDLE),
         [MU_HOST_RESOLVING] = FROM(IDLE) | FROM(PAUSING),
-        [MU_HOST_PAUSING] = FROM(RESOLVING) | FROM(ASKING),
-        [MU_HOST_LISTENING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING) | FROM(CONNECTING),
-        [MU_HOST_CONNECTING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING) | FROM(LISTENING) | FROM(CONNECTING),
+        [MU_HOST_PAUSING] = FROM(RESOLVING) | FROM(CONNECTING) | FROM(ASKING),
+        [MU_HOST_LISTENING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING),
+        [MU_HOST_CONNECTING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING) | FROM(LISTENING),
         [MU_HOST_ASKING] = FROM(CONNECTING),
         [MU_HOST_FOUND] = FROM(CONNECTING) | FROM(ASKING),
 #undef FROM
@@ -219,16 +219,19 @@ static void use(struct mu_host *h, struct mu_host_effects *out)
     add(out, MU_HOST_DO_USE);
 }
 
-/* At the endpoint, or on loopback; the next try goes to the other one. */
-static void try_again(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+/* At the endpoint, or on loopback; the next try goes to the other one, after a pause: this one may have failed at once.
+ * False: there is no time left for it. */
+static bool try_again(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
+    if (!pause_if_time(h, event->now_ms))
+        return false;
     if (!h->told_taken) {
         h->told_taken = true;
         h->error = *event->error;
         add(out, MU_HOST_DO_WARN_TAKEN)->error = &h->error;
     }
     h->place = h->place == MU_HOST_LOOPBACK ? MU_HOST_ENDPOINT : MU_HOST_LOOPBACK;
-    host_or_join(h, event->now_ms, out);
+    return true;
 }
 
 static void connecting(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
@@ -240,9 +243,7 @@ static void connecting(struct mu_host *h, const struct mu_host_event *event, str
         add(out, MU_HOST_DO_ASK)->wait_ms = left_ms(h, event->now_ms);
     } else if (event->type == MU_HOST_ON_NOT_CONNECTED) {
         add(out, MU_HOST_DO_DISCONNECT);
-        if (is_taken(h) && event->error->code != MUSTER_EPROTOCOL && event->now_ms < h->deadline_ms)
-            try_again(h, event, out);
-        else
+        if (!is_taken(h) || event->error->code == MUSTER_EPROTOCOL || !try_again(h, event, out))
             fail_with(h, event->error, out);
     }
 }

@@ -13,7 +13,7 @@
  *                    v      v                                  v
  *                 CONNECTING, to our own store or to the one at the endpoint
  *              own |        | other        | no store answers
- *                  |        v              +--> our port is taken, time is left: LISTENING again
+ *                  |        v              +--> our port is taken, time is left: PAUSING, then LISTENING
  *                  |      ASKING           +--> else: IDLE, with an error; the next start begins anew
  *                  |        | who hosts
  *                  v        v
@@ -32,7 +32,7 @@
 
 #include <stdint.h>
 
-#define MU_HOST_PAUSE_MS 500         /* before a name is looked up again, or a lost store is tried again */
+#define MU_HOST_PAUSE_MS 500         /* before a name is looked up, or a lost store or a taken port is tried again */
 #define MU_HOST_LISTEN_AGAIN_MS 3000 /* a taken port of this machine is dialled, then bound again */
 
 #define MU_HOST_STATES(X)                                                                                              \

@@ -230,7 +230,9 @@ static void feed(struct agent *a, struct mu_host_event event)
     if (ms != UINT64_MAX) {
         later(ms * MS - a->node->mono_offset_us, on_time, a, NULL, ++s->generation);
         for (unsigned i = 0; i < effects.count; i++)
-            EXPECT("host", effects.items[i].type == MU_HOST_DO_DISCONNECT, "%s pauses and goes on", a->name);
+            EXPECT("host",
+                   effects.items[i].type == MU_HOST_DO_DISCONNECT || effects.items[i].type == MU_HOST_DO_WARN_TAKEN,
+                   "%s pauses and goes on", a->name);
         return;
     }
     for (unsigned i = 0; i < effects.count && a->node->alive; i++)

@@ -177,7 +177,7 @@ static void each_state_answers_each_event(void **state)
         { "start own bound", "refused", "disconnect, unlisten, fail (refused) -> idle" },
         { "start own bound", "alien", "disconnect, unlisten, fail (not a store) -> idle" },
         { "start own taken", "connected", "ask 60000 -> asking" },
-        { "start own taken", "refused", "disconnect, warn-taken (refused), listen -> listening" },
+        { "start own taken", "refused", "disconnect, warn-taken (refused) -> pausing" },
         { "start own taken", "alien",
           "disconnect, fail (port 29400 of this machine is taken by something that does not speak the store's "
           "protocol: not a store) -> idle" },
@@ -308,14 +308,34 @@ static void a_taken_port_is_dialled_and_bound_by_turns_until_the_time_is_up(void
 
     (void)state;
     assert_string_equal(play(&h, "start-own taken", 0), "connect endpoint 3000 -> connecting");
-    assert_string_equal(play(&h, "refused", 3000), "disconnect, warn-taken (refused), listen -> listening");
-    assert_string_equal(play(&h, "taken", 3000), "connect loopback 3000 -> connecting");
-    assert_string_equal(play(&h, "refused", 6000), "disconnect, listen -> listening"); /* said once */
+    assert_string_equal(play(&h, "refused", 3000), "disconnect, warn-taken (refused) -> pausing");
+    assert_string_equal(play(&h, "time", 3500), "listen -> listening");
+    assert_string_equal(play(&h, "taken", 3500), "connect loopback 3000 -> connecting");
+    assert_string_equal(play(&h, "refused", 6500), "disconnect -> pausing"); /* said once */
+    assert_string_equal(play(&h, "time", 7000), "listen -> listening");
     assert_string_equal(play(&h, "taken", 58000), "connect endpoint 2000 -> connecting");
     assert_string_equal(
-        play(&h, "refused", 60000),
+        play(&h, "refused", PATIENCE_MS - MU_HOST_PAUSE_MS),
         "disconnect, fail (port 29400 of this machine is taken, but no store answers there: refused) -> "
         "idle");
+}
+
+/* A connection that cannot even be begun (no memory, no descriptor) fails within the same callback. */
+static void tries_that_fail_at_once_let_time_pass(void **state)
+{
+    struct mu_host h = host_with(MU_HOST_IF_OURS, 29400);
+    unsigned tries = 0;
+
+    (void)state;
+    (void)play(&h, "start-own", 0);
+    for (uint64_t now_ms = 0; h.state == MU_HOST_LISTENING; tries++) {
+        (void)play(&h, "taken refused", now_ms);
+        assert_true(h.state == MU_HOST_PAUSING || h.state == MU_HOST_IDLE);
+        now_ms += MU_HOST_PAUSE_MS;
+        if (h.state == MU_HOST_PAUSING)
+            (void)play(&h, "time", now_ms);
+    }
+    assert_int_equal(tries, PATIENCE_MS / MU_HOST_PAUSE_MS);
 }
 
 static void a_taken_port_that_becomes_free_is_hosted(void **state)
@@ -325,8 +345,8 @@ static void a_taken_port_that_becomes_free_is_hosted(void **state)
     (void)state;
     (void)play(&h, "start-own taken", 0);
     (void)play(&h, "refused", 3000);
-    assert_string_equal(play(&h, "bound", 3000), "connect own 57000 -> connecting");
-    assert_string_equal(play(&h, "connected", 3001), "use -> found");
+    assert_string_equal(play(&h, "time bound", 3500), "connect own 56500 -> connecting");
+    assert_string_equal(play(&h, "connected", 3501), "use -> found");
     assert_true(mu_host_hosts(&h));
 }
 
@@ -336,9 +356,10 @@ static void a_store_on_loopback_only_is_found(void **state)
 
     (void)state;
     (void)play(&h, "start-own taken", 0);
-    (void)play(&h, "refused taken", 3000);
-    assert_string_equal(play(&h, "connected", 3001), "ask 56999 -> asking");
-    assert_string_equal(play(&h, "answered", 3002), "use -> found");
+    (void)play(&h, "refused", 3000);
+    (void)play(&h, "time taken", 3500);
+    assert_string_equal(play(&h, "connected", 3501), "ask 56499 -> asking");
+    assert_string_equal(play(&h, "answered", 3502), "use -> found");
     assert_int_equal(h.place, MU_HOST_LOOPBACK);
     assert_false(mu_host_hosts(&h));
 }
@@ -399,6 +420,7 @@ int main(void)
         cmocka_unit_test(a_name_is_looked_up_until_the_time_is_up),
         cmocka_unit_test(a_name_that_appears_is_taken),
         cmocka_unit_test(a_taken_port_is_dialled_and_bound_by_turns_until_the_time_is_up),
+        cmocka_unit_test(tries_that_fail_at_once_let_time_pass),
         cmocka_unit_test(a_taken_port_that_becomes_free_is_hosted),
         cmocka_unit_test(a_store_on_loopback_only_is_found),
         cmocka_unit_test(a_store_that_goes_before_it_says_who_hosts_it_is_not_found),
