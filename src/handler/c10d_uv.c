@@ -369,15 +369,29 @@ static bool c10d_hosts(const struct muster_handler *handler)
     return ((const struct c10d *)handler)->server != NULL;
 }
 
-/* No other process is connected to the rendezvous store. The workers' store may be here as well. */
-static void on_server_alone(void *ctx)
+static enum mu_host_company company_of(const struct mu_server *server)
+{
+    return server == NULL ? MU_HOST_NO_STORE : mu_server_is_alone(server) ? MU_HOST_ALONE : MU_HOST_OTHERS;
+}
+
+static void on_maybe_alone(void *ctx)
 {
     struct c10d *c = ctx;
+    struct mu_server *workers = mu_boot_uv_workers_store(&shell_of(c)->boot);
 
-    if (mu_dynamic_hosts_workers(ctx))
-        mu_dynamic_when_alone(ctx, c->alone, c->alone_ctx);
-    else
+    switch (mu_host_linger(company_of(c->server), company_of(workers))) {
+    case MU_HOST_AWAIT_RENDEZVOUS:
+        mu_server_when_alone(c->server, on_maybe_alone, c);
+        break;
+    case MU_HOST_AWAIT_WORKERS:
+        mu_server_when_alone(workers, on_maybe_alone, c);
+        break;
+    case MU_HOST_GO:
         c->alone(c->alone_ctx);
+        break;
+    case MU_HOST_STAY:
+        break;
+    }
 }
 
 static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)
@@ -387,7 +401,7 @@ static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *
     c->alone = alone;
     c->alone_ctx = ctx;
     if (c->server != NULL)
-        mu_server_when_alone(c->server, on_server_alone, c);
+        mu_server_when_alone(c->server, on_maybe_alone, c);
     else
         mu_dynamic_when_alone(handler, alone, ctx);
 }

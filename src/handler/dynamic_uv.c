@@ -406,7 +406,7 @@ void mu_dynamic_when_alone(struct muster_handler *handler, void (*alone)(void *c
         mu_server_when_alone(workers, alone, ctx);
 }
 
-bool mu_dynamic_hosts_workers(const struct muster_handler *handler)
+static bool hosts_workers(const struct muster_handler *handler)
 {
     return mu_boot_uv_workers_store(&((const struct mu_shell *)handler)->boot) != NULL;
 }
@@ -490,7 +490,7 @@ static int dynamic_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv
 
 static const struct muster_handler_ops dynamic_ops = {
     MU_DYNAMIC_OPS("dynamic"),
-    .hosts = mu_dynamic_hosts_workers,
+    .hosts = hosts_workers,
 };
 
 #define PART_OPS                                                                                                       \

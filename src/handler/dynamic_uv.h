@@ -62,7 +62,6 @@ void mu_dynamic_close_kv(struct mu_dynamic *d);                               /*
     MU_SHELL_OPS(text), .use_agent_store = mu_dynamic_use_agent_store, .when_alone = mu_dynamic_when_alone,            \
                         .free = mu_dynamic_free
 bool mu_dynamic_use_agent_store(const struct muster_handler *handler);
-bool mu_dynamic_hosts_workers(const struct muster_handler *handler); /* their store is here */
 /* `alone` when no other process is connected to the workers' store; not at all where it is not here. */
 void mu_dynamic_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx);
 void mu_dynamic_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx);

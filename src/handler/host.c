@@ -311,3 +311,12 @@ uint64_t mu_host_deadline_ms(const struct mu_host *h)
 {
     return h->state == MU_HOST_PAUSING ? h->wake_ms : NEVER;
 }
+
+enum mu_host_linger mu_host_linger(enum mu_host_company rendezvous, enum mu_host_company workers)
+{
+    if (rendezvous == MU_HOST_OTHERS)
+        return MU_HOST_AWAIT_RENDEZVOUS;
+    if (workers == MU_HOST_OTHERS)
+        return MU_HOST_AWAIT_WORKERS;
+    return rendezvous == MU_HOST_ALONE || workers == MU_HOST_ALONE ? MU_HOST_GO : MU_HOST_STAY;
+}

@@ -143,6 +143,23 @@ void mu_host_init(struct mu_host *h, const struct mu_host_config *config);
 void mu_host_step(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out);
 uint64_t mu_host_deadline_ms(const struct mu_host *h); /* when TIME is to be told; UINT64_MAX: never */
 
+/* Who is connected to a store that this node may host. */
+enum mu_host_company {
+    MU_HOST_NO_STORE, /* it hosts none */
+    MU_HOST_ALONE,    /* no other process */
+    MU_HOST_OTHERS,
+};
+
+enum mu_host_linger {                           /* what a node that stays for the others' sake does next */
+                      MU_HOST_AWAIT_RENDEZVOUS, /* looks again when nobody else is connected to that store */
+                      MU_HOST_AWAIT_WORKERS,
+                      MU_HOST_GO,   /* no other process needs it */
+                      MU_HOST_STAY, /* it hosts nothing, so nothing tells */
+};
+
+/* By both stores as they are now: an agent may come back to the one while the other is waited for. */
+enum mu_host_linger mu_host_linger(enum mu_host_company rendezvous, enum mu_host_company workers);
+
 static inline bool mu_host_hosts(const struct mu_host *h) /* the store is in this process */
 {
     return h->state >= MU_HOST_CONNECTING && h->place == MU_HOST_OWN;

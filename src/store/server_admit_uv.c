@@ -31,7 +31,7 @@ static void find_own(const struct mu_server *server, struct mu_own_sockets *ret_
         (void)closedir(dir);
 }
 
-static bool is_alone(const struct mu_server *server)
+bool mu_server_is_alone(const struct mu_server *server)
 {
     struct mu_own_sockets own;
 
@@ -50,7 +50,7 @@ static void on_look_if_alone(uv_timer_t *timer)
     struct mu_server *server = timer->data;
     void (*alone)(void *ctx) = server->alone;
 
-    if (alone == NULL || !is_alone(server))
+    if (alone == NULL || !mu_server_is_alone(server))
         return;
     server->alone = NULL;
     alone(server->alone_ctx);

@@ -36,6 +36,7 @@ int mu_server_renew(struct mu_server *server, struct muster_error *reterr);
 /* Our address at which a connection from another machine first came in; false: there was none. */
 bool mu_server_accepted_on(const struct mu_server *server, union mu_addr *ret_addr);
 
+bool mu_server_is_alone(const struct mu_server *server); /* no other process is connected now */
 /* `alone` once, from the loop, as soon as no other process is connected; never after mu_server_close(). A second call
  * takes the place of the first. */
 void mu_server_when_alone(struct mu_server *server, void (*alone)(void *ctx), void *ctx);

@@ -9,6 +9,9 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <uv.h>
 
 /* Looked up, but refused by the resolver's own rules before anybody is asked. */
@@ -21,6 +24,7 @@ struct node {
     struct muster_handler *handler;
     unsigned told[MUSTER_RDZV_PROGRESS + 1];
     int64_t rank, world_size;
+    uint16_t workers_port;
     struct muster_error error;
     bool inside, free_when_told;
     unsigned freed;
@@ -129,6 +133,7 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
     if (event->type == MUSTER_RDZV_JOINED) {
         node->rank = event->info->rank;
         node->world_size = event->info->world_size;
+        node->workers_port = event->info->bootstrap.master_port;
     }
     if (event->error != NULL)
         node->error = *event->error;
@@ -594,6 +599,79 @@ static void what_was_asked_early_is_done_when_there_is_a_store(void **state)
 
 /* ---- Ending ---- */
 
+/* A process that connects and stays. */
+static pid_t start_stranger(unsigned port)
+{
+    const struct sockaddr_in addr = { .sin_family = AF_INET,
+                                      .sin_port = htons((uint16_t)port),
+                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd, ready[2];
+    char byte;
+    pid_t pid;
+
+    assert_int_equal(pipe(ready), 0);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (fd >= 0 && connect(fd, (const struct sockaddr *)&addr, sizeof addr) == 0 && write(ready[1], "", 1) == 1)
+            (void)pause();
+        _exit(1);
+    }
+    (void)close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1); /* it is connected */
+    (void)close(ready[0]);
+    return pid;
+}
+
+static void end_stranger(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void on_alone(void *ctx)
+{
+    ++*(unsigned *)ctx;
+}
+
+/* The loop sees what has happened by now. */
+static void see(struct scene *s)
+{
+    for (int i = 0; i < 20; i++)
+        (void)uv_run(&s->loop, UV_RUN_NOWAIT);
+}
+
+/* It was cut off when the last had left the workers' store. */
+static void an_agent_that_comes_back_to_the_store_is_waited_for(void **state)
+{
+    struct node *node;
+    unsigned alone = 0;
+    pid_t worker, agent;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    node = &s.nodes[0];
+    assert_int_equal(start(&s, 0, "localhost:0", "", 1, NULL), 0);
+    ASK(node, join);
+    RUN_UNTIL(&s, node->told[MUSTER_RDZV_JOINED] > 0);
+    assert_int_not_equal(node->workers_port, logged_port);
+    worker = start_stranger(node->workers_port);
+    see(&s);
+    node->handler->ops->when_alone(node->handler, on_alone, &alone);
+    see(&s);
+    agent = start_stranger(logged_port);
+    see(&s);
+    end_stranger(worker);
+    see(&s);
+    assert_int_equal(alone, 0);
+    end_stranger(agent);
+    RUN_UNTIL(&s, alone == 1);
+    end(&s);
+}
+
 static void it_may_be_freed_at_any_time(void **state)
 {
     static const char *const endpoints[] = { "localhost:0", UNKNOWN_NAME ":1" };
@@ -677,6 +755,7 @@ int main(void)
         cmocka_unit_test(the_next_join_tries_anew),
         cmocka_unit_test(everything_asked_is_answered_once),
         cmocka_unit_test(what_was_asked_early_is_done_when_there_is_a_store),
+        cmocka_unit_test(an_agent_that_comes_back_to_the_store_is_waited_for),
         cmocka_unit_test(it_may_be_freed_at_any_time),
         cmocka_unit_test(it_may_be_freed_from_what_it_tells),
         cmocka_unit_test(any_allocation_of_the_start_may_fail),

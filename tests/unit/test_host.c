@@ -409,6 +409,25 @@ static void loopback_is_warned_of_once_and_only_where_it_matters(void **state)
     assert_string_equal(play(&h, "start-loopback", 0), "listen -> listening");
 }
 
+/* ---- Staying for the others' sake ---- */
+
+/* An agent that had come back to the rendezvous store was cut off when the workers' store was left. */
+static void who_stays_goes_when_nobody_is_connected_to_either_store(void **state)
+{
+    static const enum mu_host_linger then[3][3] = {
+        /* of the workers' store: none, alone, others */
+        [MU_HOST_NO_STORE] = { MU_HOST_STAY, MU_HOST_GO, MU_HOST_AWAIT_WORKERS },
+        [MU_HOST_ALONE] = { MU_HOST_GO, MU_HOST_GO, MU_HOST_AWAIT_WORKERS },
+        [MU_HOST_OTHERS] = { MU_HOST_AWAIT_RENDEZVOUS, MU_HOST_AWAIT_RENDEZVOUS, MU_HOST_AWAIT_RENDEZVOUS },
+    };
+
+    (void)state;
+    for (unsigned rendezvous = 0; rendezvous < 3; rendezvous++)
+        for (unsigned workers = 0; workers < 3; workers++)
+            assert_int_equal(mu_host_linger((enum mu_host_company)rendezvous, (enum mu_host_company)workers),
+                             then[rendezvous][workers]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +446,7 @@ int main(void)
         cmocka_unit_test(a_host_that_is_killed_while_it_is_asked_may_be_replaced_by_us),
         cmocka_unit_test(silence_ends_with_the_time),
         cmocka_unit_test(loopback_is_warned_of_once_and_only_where_it_matters),
+        cmocka_unit_test(who_stays_goes_when_nobody_is_connected_to_either_store),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
