@@ -29,7 +29,6 @@ struct mu_v3 {
     uint64_t loads[2];                 /* the load of each that is under way; 0: none */
     struct mu_etcd3_lease *lease;
     uint64_t lease_take;
-    bool looking_around;  /* the answer is not there yet */
     struct mu_kv *kvs[2]; /* of an agent, and of its user; NULL: none */
 };
 

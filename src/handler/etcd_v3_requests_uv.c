@@ -132,8 +132,6 @@ static void on_done(struct mu_etcd3_call *call)
 
     order->base.id = 0; /* it is answered */
     mu_patience_learn(&v->patience, call->rc);
-    if (asked->type == MU_FOLD_DO_LOOK_AROUND)
-        v->looking_around = false;
     if (!v->shell.freeing && mu_v3_answer(&v->names, asked, call->rc, &call->answer, &call->error, &event)) {
         if (event.type == MU_FOLD_ON_LOADED && start_watch(v, asked->scope, call->answer.revision + 1, &error) < 0) {
             mu_v3_event_done(&event);
@@ -160,19 +158,19 @@ static void send_order(struct mu_v3 *v, struct order *order, const struct mu_v3_
     mu_etcd3_call(v->etcd, &order->call);
 }
 
-static bool perform_call(struct mu_v3 *v, const struct mu_fold_effect *effect)
+static void perform_call(struct mu_v3 *v, const struct mu_fold_effect *effect)
 {
     struct order *order = mu_order_new(&v->shell, sizeof *order, effect->id);
     struct mu_v3_ask ask;
 
     if (order == NULL) {
-        mu_shell_answer_late(&v->shell, effect->id, MU_FOLD_ON_REQUEST_FAILED);
-        return false;
+        mu_shell_answer_late(&v->shell, effect->id,
+                             effect->type == MU_FOLD_DO_LOOK_AROUND ? MU_FOLD_ON_CROWD : MU_FOLD_ON_REQUEST_FAILED);
+        return;
     }
     order->asked = mu_v3_asked(effect);
     mu_v3_ask(&v->names, effect, mu_fold_doc_mod(v->fold), (int64_t)v->place.job_lease_s, &ask);
     send_order(v, order, &ask, on_done);
-    return true;
 }
 
 /* ---- job/master, for the boot ---- */
@@ -302,7 +300,7 @@ void mu_v3_request(struct mu_shell *shell, const void *wanted)
     case MU_FOLD_DO_LOAD:
         unwatch(v, effect->scope);
         v->loads[effect->scope] = effect->id;
-        (void)perform_call(v, effect);
+        perform_call(v, effect);
         break;
     case MU_FOLD_DO_UNWATCH:
         unwatch(v, effect->scope);
@@ -313,15 +311,12 @@ void mu_v3_request(struct mu_shell *shell, const void *wanted)
     case MU_FOLD_DO_DROP_LEASE:
         perform_drop(v, effect);
         break;
-    case MU_FOLD_DO_LOOK_AROUND: /* one at a time */
-        if (!v->looking_around)
-            v->looking_around = perform_call(v, effect);
-        break;
+    case MU_FOLD_DO_LOOK_AROUND:
     case MU_FOLD_DO_GRANT_JOB:
     case MU_FOLD_DO_KEEP_JOB:
     case MU_FOLD_DO_UNMARK:
     case MU_FOLD_DO_WRITE:
-        (void)perform_call(v, effect);
+        perform_call(v, effect);
         break;
     case MU_FOLD_DO_TELL:
         break;

@@ -256,6 +256,15 @@ static bool take_kvs(const struct mu_v3_names *names, const struct mu_etcd3_answ
     return kvs != NULL;
 }
 
+static struct mu_fold_event failed(const struct mu_v3_asked *asked, int rc, int code, const struct muster_error *error)
+{
+    struct mu_fold_event event = mu_v3_failed(asked->id, rc, code, error);
+
+    if (asked->type == MU_FOLD_DO_LOOK_AROUND)
+        event.type = MU_FOLD_ON_CROWD;
+    return event;
+}
+
 bool mu_v3_answer(const struct mu_v3_names *names, const struct mu_v3_asked *asked, int rc,
                   const struct mu_etcd3_answer *answer, const struct muster_error *error,
                   struct mu_fold_event *ret_event)
@@ -267,10 +276,10 @@ bool mu_v3_answer(const struct mu_v3_names *names, const struct mu_v3_asked *ask
                                                        [MU_FOLD_DO_KEEP_JOB] = MU_FOLD_ON_KEPT };
     bool looks = asked->type == MU_FOLD_DO_LOOK_AROUND, loads = asked->type == MU_FOLD_DO_LOAD;
 
-    if (asked->type == MU_FOLD_DO_UNMARK || (looks && rc < 0))
-        return false; /* for people only: what cannot be read is not told, and the mark goes with its lease */
+    if (asked->type == MU_FOLD_DO_UNMARK)
+        return false; /* for people only: the mark goes with its lease */
     if (rc < 0) {
-        *ret_event = mu_v3_failed(asked->id, rc, answer->code, error);
+        *ret_event = failed(asked, rc, answer->code, error);
         return true;
     }
     *ret_event = (struct mu_fold_event){ .type = answers[asked->type],
@@ -284,10 +293,9 @@ bool mu_v3_answer(const struct mu_v3_names *names, const struct mu_v3_asked *ask
         ret_event->held = answer->ttl_s > 0;
     else if (looks)
         ret_event->held = asked->lease != 0 && answer->succeeded;
-    if ((!loads && !looks) || take_kvs(names, answer, ret_event))
-        return true;
-    *ret_event = mu_v3_failed(asked->id, MUSTER_ENOMEM, 0, &no_memory);
-    return loads;
+    if ((loads || looks) && !take_kvs(names, answer, ret_event))
+        *ret_event = failed(asked, MUSTER_ENOMEM, 0, &no_memory);
+    return true;
 }
 
 struct mu_fold_event mu_v3_changes(const struct mu_v3_names *names, enum mu_fold_scope scope,

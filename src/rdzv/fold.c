@@ -640,6 +640,11 @@ static void on_crowd(struct mu_fold *f, const struct mu_fold_event *event)
     struct mu_waiters_item *items;
     size_t count = 0;
 
+    if (event->id == 0 || event->id != f->look_id)
+        return;
+    f->look_id = 0;
+    if (event->error != NULL) /* for people only: what cannot be read is not told */
+        return;
     if (event->held && event->lease == f->lease && f->may_be_marked)
         f->marked_lease = event->lease;
     if (f->phase != MU_FOLD_JOINING || event->count > MU_WAITERS_RECORDS_MAX + MU_WAITERS_MARKS_MAX)

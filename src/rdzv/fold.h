@@ -90,7 +90,7 @@ struct mu_fold_kv {
     X(WROTE, "wrote")                   /* WRITE's answer: held: its compares did, and puts were made; revision */     \
     X(GRANTED, "granted")               /* GRANT_JOB's answer: lease */                                                \
     X(KEPT, "kept")                     /* KEEP_JOB's answer: held: the lease is there */                              \
-    X(CROWD, "crowd")                   /* LOOK_AROUND's answer: kvs; held: our mark was put under `lease` */          \
+    X(CROWD, "crowd")                   /* LOOK_AROUND's answer: kvs; held: our mark is under `lease`. Or error */     \
     X(REQUEST_FAILED, "request failed") /* LOAD, WRITE, GRANT_JOB, KEEP_JOB: error; nobody knows if it was done */
 
 enum mu_fold_event_type {
@@ -129,7 +129,7 @@ struct mu_fold_event { /* borrows what it points to */
     X(TELL, "tell")
 
 /* LOOK_AROUND reads some of nodes/ and waiting/ (not our own). `value` is our mark: it is put there first, under
- * `lease`, if the document is still the same; empty: none. It may go unanswered. */
+ * `lease`, if the document is still the same; empty: none. One is under way at a time. */
 enum mu_fold_effect_type {
 #define X(name, text) MU_FOLD_DO_##name,
     MU_FOLD_EFFECTS(X)

@@ -87,7 +87,7 @@ struct mu_fold {
     int64_t marked_lease;               /* under which our mark was put; 0: it was not */
     bool may_be_marked;
     /* Requests. */
-    uint64_t write_id, grant_id, keep_id; /* 0: none is under way */
+    uint64_t write_id, grant_id, keep_id, look_id; /* 0: none is under way */
     enum written writing;
     uint64_t write_take;              /* under which of our leases */
     int64_t write_round, write_count; /* of a world */

@@ -253,17 +253,19 @@ static void write_something(struct mu_fold *f)
         mu_leader_fold(f);
 }
 
-/* The leader's mark speaks for all who wait with it. */
+/* The leader's mark speaks for all who wait with it. The answer to one look brings the next, if that is due. */
 static void look_around(struct mu_fold *f)
 {
     struct mu_fold_effect *effect;
 
-    if (f->phase != MU_FOLD_JOINING || !f->job.loaded || mu_fold_is_spare(f) || !mu_fold_is_due(f, f->look_at_ms))
+    if (f->phase != MU_FOLD_JOINING || !f->job.loaded || mu_fold_is_spare(f) || f->look_id != 0 ||
+        !mu_fold_is_due(f, f->look_at_ms))
         return;
     f->look_at_ms = f->join_since_ms + mu_waiters_next_ms(f->now_ms - f->join_since_ms, f->settings.join_ms);
-    (void)mu_fold_is_due(f, f->look_at_ms);
     f->checks_record = !mu_fold_is_leader(f); /* which sees it */
+    f->look_id = mu_fold_next_id(f);
     effect = mu_fold_emit(f, MU_FOLD_DO_LOOK_AROUND);
+    effect->id = f->look_id;
     if (!mu_fold_is_leader(f) || f->lease == 0 || f->marked_lease == f->lease ||
         mu_fold_record_write(&f->record, &f->waiting) < 0)
         return;

@@ -396,7 +396,7 @@ static void carry_out(struct request *r)
         s->proposals++;
         etcd_revoke(r->lease);
         break;
-    case MU_FOLD_DO_LOOK_AROUND: /* on_look(): at once */
+    case MU_FOLD_DO_LOOK_AROUND: /* on_look() */
     case MU_FOLD_DO_UNMARK:
     case MU_FOLD_DO_UNWATCH:
     case MU_FOLD_DO_TELL:
@@ -589,19 +589,39 @@ static void on_arrival(void *arg)
            strikes(F_LOST, 5) ? on_timeout : on_answer, r);
 }
 
-/* For people only: it takes no random numbers, or fails, so that what is tested goes on as it would without. */
+/* For people only: it has its own random numbers, so that what is tested goes on as it would without. */
+static uint64_t look_us(const struct request *r)
+{
+    struct mu_rng rng = mu_rng_seeded(s->now_us ^ r->node_id);
+
+    return MS + mu_rng_below(&rng, mu_rng_below(&rng, 4) == 0 ? 2 * TIMEOUT_MS * MS : 20 * MS);
+}
+
 static void on_look(void *arg)
 {
+    static const struct muster_error away = { .code = MUSTER_ECONNECT, .text = "etcd is away" };
     struct request *r = arg;
     struct mu_fold_kv kvs[MU_WAITERS_RECORDS_MAX];
-    struct mu_fold_event event = { .type = MU_FOLD_ON_CROWD, .kvs = kvs, .held = r->lease != 0, .lease = r->lease };
+    struct mu_fold_event event = { .type = MU_FOLD_ON_CROWD, .id = r->id };
 
-    carry_out_load(r);
-    for (; event.count < r->keys_count && event.count < MU_WAITERS_RECORDS_MAX; event.count++)
-        kvs[event.count] = (struct mu_fold_kv){ .key = mu_slice_str(r->keys[event.count].name),
-                                                .value = mu_buf_slice(&r->keys[event.count].value) };
-    if (s->up && is_current(r) && r->node->paused_until_us <= s->now_us && !is_cut(r->node))
+    if (waits_for_pause(r, on_look))
+        return;
+    if (is_current(r)) {
+        SIM_EXPECT(r->node->look_id == r->id, "node %u looks around twice at a time", r->node->index);
+        r->node->look_id = 0;
+        if (!s->up || is_cut(r->node)) {
+            event.error = &away;
+        } else {
+            carry_out_load(r);
+            event.kvs = kvs;
+            event.held = r->lease != 0;
+            event.lease = r->lease;
+        }
+        for (; event.count < r->keys_count && event.count < MU_WAITERS_RECORDS_MAX; event.count++)
+            kvs[event.count] = (struct mu_fold_kv){ .key = mu_slice_str(r->keys[event.count].name),
+                                                    .value = mu_buf_slice(&r->keys[event.count].value) };
         feed(r->node, event);
+    }
     free_request(r);
 }
 
@@ -663,7 +683,8 @@ void etcd_effect(struct node *node, const struct mu_fold_effect *effect)
     r->lease = effect->lease;
     if (effect->type == MU_FOLD_DO_LOOK_AROUND) {
         r->scope = MU_FOLD_NODES;
-        sim_at(s->now_us + MS, on_look, r);
+        node->look_id = effect->id;
+        sim_at(s->now_us + look_us(r), on_look, r);
         return;
     }
     if (effect->type == MU_FOLD_DO_WRITE)

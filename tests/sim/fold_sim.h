@@ -86,6 +86,7 @@ struct node {
     struct watch watches[2];
     uint64_t paused_until_us, cut_until_us;
     uint64_t timer_us;
+    uint64_t look_id; /* of the LOOK_AROUND that is under way */
     /* The client's lease object. */
     uint64_t take;
     int64_t lease;

@@ -18,9 +18,9 @@ struct scene {
     struct mu_fold *fold;
     uint64_t now_ms, hold_ms;
     char trace[2048];
-    uint64_t load_id[2], take, write_id, grant_id, keep_id, drop_id; /* of the last effects */
-    char doc[1024];                                                  /* as last written */
-    struct muster_error why;                                         /* of the last failure */
+    uint64_t load_id[2], take, write_id, grant_id, keep_id, look_id, drop_id; /* of the last effects */
+    char doc[1024];                                                           /* as last written */
+    struct muster_error why;                                                  /* of the last failure */
     /* etcd, as the next LOADED says. */
     struct mu_fold_kv kvs[KVS_MAX];
     struct mu_buf values[KVS_MAX];
@@ -153,6 +153,7 @@ static void say_effect(struct scene *s, const struct mu_fold_effect *effect)
         say(s, "drop lease");
         break;
     case MU_FOLD_DO_LOOK_AROUND:
+        s->look_id = effect->id;
         say(s, effect->value.len > 0 ? "look around with a mark" : "look around");
         break;
     case MU_FOLD_DO_UNMARK:
@@ -312,8 +313,11 @@ static const char *tell_it(struct scene *s, enum mu_fold_event_type type, enum m
 {
     for (size_t i = 0; i < s->count; i++)
         s->kvs[i].value = mu_buf_slice(&s->values[i]);
-    (void)step(s, (struct mu_fold_event){
-                      .type = type, .id = s->load_id[scope], .scope = scope, .kvs = s->kvs, .count = s->count });
+    (void)step(s, (struct mu_fold_event){ .type = type,
+                                          .id = type == MU_FOLD_ON_CROWD ? s->look_id : s->load_id[scope],
+                                          .scope = scope,
+                                          .kvs = s->kvs,
+                                          .count = s->count });
     forget(s);
     return s->trace;
 }
@@ -564,6 +568,8 @@ static void a_wait_that_lasts_looks_around_and_a_timeout_names_who_came(void **s
     assert_string_equal(wrote(s, true, 6), "");
     add_record(s, OTHER, 4, 1, true, 0);
     assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), "progress");
+    assert_non_null(strstr(passes(s, MU_WAITERS_FIRST_MS), "look around"));
+    (void)wrote(s, true, 6);
     add_record(s, OTHER, 4, 1, true, 0);
     assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), ""); /* nothing is new */
     assert_int_equal(mu_fold_crowd(s->fold)->count, 1);
@@ -579,6 +585,8 @@ static void a_timeout_names_who_has_other_limits_or_waits_for_another_job(void *
     struct mu_fold_record other = { .name = "node7", .nodes_min = 2, .nodes_max = 2, .joining = true };
 
     join_beside_a_leader(s);
+    (void)passes(s, MU_WAITERS_FIRST_MS);
+    (void)wrote(s, true, 6);
     add_full_record(s, OTHER, 4, (struct mu_fold_record){ .nodes_min = 8, .nodes_max = 8, .joining = true });
     assert_int_equal(mu_fold_record_write(&other, add(s, "waiting/job8", 9, 9, 9)), 0);
     assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), "progress");
@@ -592,12 +600,40 @@ static void members_of_a_round_that_runs_are_not_among_those_who_wait(void **sta
     struct scene *s = *state;
 
     join_beside_a_leader(s);
+    (void)passes(s, MU_WAITERS_FIRST_MS);
+    (void)wrote(s, true, 6);
     add_doc(s, 7, 20, them, 2);
     (void)changed(s, MU_FOLD_JOB);
     add_record(s, OTHER, 4, 1, true, 0); /* as it was when it joined */
     add_record(s, THIRD, 5, 2, true, 7); /* has left it since, and waits again */
     assert_string_equal(tell_it(s, MU_FOLD_ON_CROWD, MU_FOLD_NODES), "progress");
     assert_int_equal(mu_fold_crowd(s->fold)->count, 1);
+}
+
+static const char *looked(struct scene *s, struct mu_fold_event event)
+{
+    event.type = MU_FOLD_ON_CROWD;
+    event.id = s->look_id;
+    return step(s, event);
+}
+
+/* A look that its driver dropped had moved the time of the next one, and counted as one that may have left a mark. */
+static void one_look_is_under_way_at_a_time(void **state)
+{
+    struct scene *s = *state;
+    uint64_t first;
+
+    join_beside_a_leader(s);
+    assert_non_null(strstr(passes(s, MU_WAITERS_FIRST_MS), "look around"));
+    (void)wrote(s, true, 6);
+    first = s->look_id;
+    assert_string_equal(passes(s, 60000), "");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_CROWD, .id = first + 1 }), "");
+    assert_non_null(strstr(looked(s, (struct mu_fold_event){ .error = &s->why }), "look around")); /* is due */
+    assert_int_not_equal(s->look_id, first);
+    (void)wrote(s, true, 6);
+    assert_string_equal(looked(s, (struct mu_fold_event){ .count = 0 }), "");
+    assert_non_null(strstr(passes(s, 60000), "look around"));
 }
 
 /* A group that is there at once writes nothing of the kind. */
@@ -608,8 +644,9 @@ static void a_leader_that_waits_leaves_a_mark_and_takes_it_away_when_the_round_b
     join_as_leader(s);
     (void)loaded(s, MU_FOLD_NODES);
     assert_non_null(strstr(passes(s, MU_WAITERS_FIRST_MS), "look around with a mark"));
-    assert_non_null(strstr(passes(s, MU_WAITERS_FIRST_MS), "look around with a mark")); /* no answer has come */
-    (void)step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_CROWD, .held = true, .lease = 11 });
+    assert_null(strstr(looked(s, (struct mu_fold_event){ .error = &s->why }), "look around"));
+    assert_non_null(strstr(passes(s, MU_WAITERS_FIRST_MS), "look around with a mark")); /* that one had failed */
+    (void)looked(s, (struct mu_fold_event){ .held = true, .lease = 11 });
     assert_null(strstr(passes(s, 5000), "with a mark"));
     assert_non_null(strstr(s->trace, "look around"));
     add_doc(s, 7, 20, us, 2);
@@ -1554,6 +1591,7 @@ static void a_node_that_waits_puts_its_own_record_back(void **state)
     join_beside_a_leader(s);
     assert_string_equal(passes(s, MU_WAITERS_FIRST_MS), "look around, write [ record mod 6] else record");
     assert_string_equal(wrote(s, false, 30), ""); /* it was overwritten */
+    assert_string_equal(looked(s, (struct mu_fold_event){ .count = 0 }), "");
     assert_string_equal(passes(s, 60000), "look around, write [ record mod 30] else record");
     assert_string_equal(failed(s, s->write_id), "drop lease, backend_down"); /* it is in doubt */
 }
@@ -1601,6 +1639,7 @@ int main(void)
         TEST(a_wait_that_lasts_looks_around_and_a_timeout_names_who_came),
         TEST(a_timeout_names_who_has_other_limits_or_waits_for_another_job),
         TEST(members_of_a_round_that_runs_are_not_among_those_who_wait),
+        TEST(one_look_is_under_way_at_a_time),
         TEST(a_leader_that_waits_leaves_a_mark_and_takes_it_away_when_the_round_begins),
         TEST(an_etcd_that_was_never_heard_is_given_up_early),
         TEST(the_time_for_the_first_answer_ends_with_it),
