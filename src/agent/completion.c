@@ -459,7 +459,7 @@ static void take(struct mu_completion *f, const struct mu_completion_event *even
         break;
     case MU_COMPLETION_ON_BACKEND_UP:
         f->down = false;
-        f->away_ms = UINT64_MAX;
+        f->away_ms = f->gone_ms = UINT64_MAX;
         if (f->removed_by_ms != UINT64_MAX || mu_asks_has(&f->asks, BUDGET_AGAIN))
             mu_completion_await_removal(f);
         mu_completion_doubt(f);

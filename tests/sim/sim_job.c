@@ -685,6 +685,8 @@ static const struct story {
       "who missed the round in which its claim was settled does not have it charged again" },
     { 0x6afb6845d1868, "stranger,forger,leave,fail,keeper,late",
       "who leaves for good does not keep the others from hearing of a failure" },
+    { 0x6afba23fafa77, "outage,stubborn,dying,uneven,boot,find",
+      "a done node does not end because of a store that is back" },
 };
 
 struct options {

@@ -1418,6 +1418,21 @@ static const char *refuse_until(struct scene *s, uint64_t until_ms)
     return pass(s, until_ms);
 }
 
+/* The rendezvous has reached it; what we asked before that, and is refused late, says nothing. */
+static void a_done_agent_whose_store_is_back_does_not_end(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)done(s);
+    (void)number(s, 1);
+    (void)refused(s);
+    (void)refuse_until(s, T0 + MU_COMPLETION_REFUSED_MS - 1);
+    (void)simple(s, MU_COMPLETION_ON_BACKEND_UP);
+    (void)pass(s, T0 + MU_COMPLETION_REFUSED_MS);
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WAITING);
+}
+
 static void a_done_agent_whose_store_is_refused_ends_soon(void **state)
 {
     struct scene *s = *state;
@@ -1805,6 +1820,7 @@ int main(void)
         SCENE(with_pytorch_members_gone_the_marks_of_ours_are_enough),
         SCENE(a_pytorch_host_that_has_gone_takes_what_could_be_closed_with_it),
         SCENE(a_store_of_its_own_may_be_started_again),
+        SCENE(a_done_agent_whose_store_is_back_does_not_end),
         SCENE(a_done_agent_whose_store_is_refused_ends_soon),
         SCENE(a_store_that_is_back_in_time_is_waited_at),
         SCENE(a_done_agent_whose_store_is_silent_ends_after_half_a_minute),
