@@ -78,7 +78,8 @@ void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot
         return;
     if (!mu_verdict_read(answer->value, &failure) || failure.succeeded || failure.rank < 0 ||
         failure.round != f->start.round || failure.tag != f->start.tag) {
-        mu_completion_warn_foreign(f, "the failure of a worker", slot->key, answer->value, "deleting it");
+        mu_completion_warn_foreign(f, "the failure of a worker", slot->key, answer->value,
+                                   f->cleared < CLEARED_MAX ? "deleting it" : "listening no more");
         if (f->cleared++ < CLEARED_MAX)
             (void)mu_asks_add(&f->asks, MU_ASK_DELETE, FAILED_CLEAR, -1, FAILED_KEY, f->own_prefix);
         return;

@@ -89,7 +89,7 @@ struct mu_completion {
     uint64_t loss_ms;
     bool noted, leaves;      /* that we leave the round; for good */
     bool said_failed;        /* that a worker of ours has */
-    unsigned cleared;        /* so often the key of the others' failures had to be */
+    unsigned cleared;        /* how often foreign values of T failed were deleted */
     struct mu_vanished gone; /* those who vanished, and what their notes say */
     size_t note_cursor;      /* in `gone`: whose note is read next */
     char who[TEXT_MAX];
