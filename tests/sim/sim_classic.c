@@ -16,11 +16,11 @@
  * members put it back without a round. Who takes long to stop is waited for, up to the end of a last call, and hears
  * when the others go on. */
 #include "classic_sim.h"
+#include "sim_clock.h"
 
 #include <getopt.h>
 #include <stdarg.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     STORM_MS = 90000,
@@ -1194,8 +1194,8 @@ int main(int argc, char **argv)
         { "more", required_argument, NULL, 'm' },
         { NULL, 0, NULL, 0 },
     };
-    uint64_t first = 0, count = 1, seconds = 0, done = 0;
-    time_t start = time(NULL);
+    uint64_t first = 0, count = 1, done = 0;
+    double start = sim_seconds(), limit = 0;
     bool trace = false, given = false;
 
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -1208,7 +1208,7 @@ int main(int argc, char **argv)
             given = true;
             break;
         case 't':
-            seconds = strtoull(optarg, NULL, 0);
+            limit = strtod(optarg, NULL);
             break;
         case 'v':
             trace = true;
@@ -1224,12 +1224,12 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    if (seconds > 0 && !given)
-        first = (uint64_t)start << 20;
-    for (; seconds > 0 ? time(NULL) - start < (time_t)seconds : done < count; done++)
+    if (limit > 0 && !given)
+        first = sim_fresh_seed();
+    for (; limit > 0 ? sim_seconds() - start < limit : done < count; done++)
         run_seed(first + done, trace);
     printf(
-        "muster-sim-etcd: %llu seeds from %llu on: all is well (%llu joins, %llu steps, %llu groups of a number that "
+        "muster-sim-etcd: %llu seeds from 0x%llx on: all is well (%llu joins, %llu steps, %llu groups of a number that "
         "was there, %llu that went on while somebody stopped)\n",
         (unsigned long long)done, (unsigned long long)first, (unsigned long long)rounds_total,
         (unsigned long long)steps_total, (unsigned long long)same_numbers_total, (unsigned long long)stops_total);

@@ -12,10 +12,10 @@
  * storm is followed by calm, in which everybody who is still alive must find together; then one more thing happens,
  * alone, and must be told in time; at last everybody goes, and nothing may be left in etcd. */
 #include "fold_sim.h"
+#include "sim_clock.h"
 
 #include <stdarg.h>
 #include <string.h>
-#include <time.h>
 
 #define RENEW_US (2 * SECOND) /* between renewals of all streams: less than the longest last call */
 
@@ -894,14 +894,6 @@ static int run_crowd(uint64_t seed, unsigned count)
 
 /* ---- The command line ---- */
 
-static double seconds(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static int usage(void)
 {
     (void)fprintf(stderr, "usage: muster-sim-fold [--seed N] [--seeds N] [--time SECONDS] [--crowd N] [--faults LIST] "
@@ -932,7 +924,7 @@ int main(int argc, char **argv)
 {
     uint64_t seed = 0, seeds = 1, runs = 0;
     unsigned crowd = 0;
-    double limit = 0, start = seconds(), took;
+    double limit = 0, start = sim_seconds(), took;
     bool given = false;
     int rc = 0;
 
@@ -961,19 +953,15 @@ int main(int argc, char **argv)
             return usage();
         faults_given |= strcmp(argv[i - 1], "--faults") == 0;
     }
-    if (limit > 0 && !given) {
-        struct timespec now;
-
-        (void)clock_gettime(CLOCK_REALTIME, &now);
-        seed = ((uint64_t)now.tv_sec << 20) + (uint64_t)now.tv_nsec / 1024;
-    }
+    if (limit > 0 && !given)
+        seed = sim_fresh_seed();
     if (crowd > 0 && crowd <= NODES_MAX) {
         rc = run_crowd(seed, crowd);
     } else {
         do {
             run_seed(seed + runs);
             runs++;
-            took = seconds() - start;
+            took = sim_seconds() - start;
         } while (limit > 0 ? took < limit : runs < seeds);
         printf("sim_fold: %" PRIu64 " seeds from 0x%" PRIx64 " on hold; %.0f job-lives/s, %" PRIu64 " joins\n", runs,
                seed, (double)runs / took, s->joins);

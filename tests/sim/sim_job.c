@@ -11,9 +11,9 @@
  *
  * A seed decides everything. A storm is followed by calm, in which every agent must come to its end. */
 #include "job_sim.h"
+#include "sim_clock.h"
 
 #include <signal.h>
-#include <time.h>
 
 struct due { /* what `later` has been asked for */
     later_call *call;
@@ -588,14 +588,6 @@ static void run_seed(uint64_t seed)
 
 /* ---- The command line ---- */
 
-static double seconds(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static int usage(void)
 {
     (void)fputs("usage: muster-sim-job [--seed N] [--seeds N | --time SECONDS | --stories] [--nodes N] [--faults LIST] "
@@ -743,13 +735,13 @@ static int run_stories(const struct options *options)
 
 static int run(const struct options *options)
 {
-    double start = seconds(), took = 0;
+    double start = sim_seconds(), took = 0;
     uint64_t runs = 0;
 
     do {
         run_seed(options->seed + runs);
         runs++;
-        took = seconds() - start;
+        took = sim_seconds() - start;
     } while (options->limit > 0 ? took < options->limit : runs < options->seeds);
     if (w.replaying) {
         printf("seed 0x%" PRIx64 " holds when it is run alone: a run has left something to the next one\n", w.seed);
@@ -774,12 +766,8 @@ int main(int argc, char **argv)
         if (!take_option(&options, argv[i], i + 1 < argc ? argv[i + 1] : NULL, &took_value))
             return usage();
     }
-    if (options.limit > 0 && !options.seed_given) {
-        struct timespec now;
-
-        (void)clock_gettime(CLOCK_REALTIME, &now);
-        options.seed = ((uint64_t)now.tv_sec << 20) + (uint64_t)now.tv_nsec / 1024;
-    }
+    if (options.limit > 0 && !options.seed_given)
+        options.seed = sim_fresh_seed();
     w.nodes = calloc(AGENTS_MAX, sizeof w.nodes[0]);
     if (w.nodes == NULL)
         abort();

@@ -14,8 +14,7 @@
  * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A
  * storm is followed by calm, in which everybody who is still alive must find together. */
 #include "rdzv_sim.h"
-
-#include <time.h>
+#include "sim_clock.h"
 
 #define REGROUP_READS_MAX 6 /* by a node, of the document, from a worker's failure to the next round */
 
@@ -593,14 +592,6 @@ static void run_regroup(uint64_t seed, unsigned count)
 
 /* ---- The command line ---- */
 
-static double seconds(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static int usage(void)
 {
     (void)fputs("usage: muster-sim [--seed N] [--seeds N | --time SECONDS] [--nodes N] [--faults LIST] [--trace]\n"
@@ -673,7 +664,7 @@ static bool take_option(struct options *options, const char *name, const char *v
 
 static int run(const struct options *options)
 {
-    double start = seconds(), took = 0;
+    double start = sim_seconds(), took = 0;
     uint64_t runs = 0;
 
     do {
@@ -682,7 +673,7 @@ static int run(const struct options *options)
         else
             run_seed(options->seed + runs);
         runs++;
-        took = seconds() - start;
+        took = sim_seconds() - start;
     } while (options->limit > 0 ? took < options->limit : runs < options->seeds);
     if (w.replaying) {
         printf("seed 0x%" PRIx64 " holds when it is run alone: a run has left something to the next one\n", w.seed);
@@ -705,12 +696,8 @@ int main(int argc, char **argv)
         if (!take_option(&options, argv[i], i + 1 < argc ? argv[i + 1] : NULL, &took_value))
             return usage();
     }
-    if (options.limit > 0 && !options.seed_given) {
-        struct timespec now;
-
-        (void)clock_gettime(CLOCK_REALTIME, &now);
-        options.seed = ((uint64_t)now.tv_sec << 20) + (uint64_t)now.tv_nsec / 1024;
-    }
+    if (options.limit > 0 && !options.seed_given)
+        options.seed = sim_fresh_seed();
     w.nodes = calloc(IDS_MAX, sizeof w.nodes[0]);
     if (w.nodes == NULL)
         abort();

@@ -18,6 +18,7 @@
  *   - a queue's item goes to one consumer, and is not lost unless a pop or its connection was;
  *   - nothing is sent to a session that has left; the budget holds, and is empty in the end. */
 #include "failmalloc.h"
+#include "sim_clock.h"
 
 #include "base/rng.h"
 #include "store/calls.h"
@@ -31,7 +32,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -1890,14 +1890,6 @@ static void on_sanitizer(void)
 
 void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak)); /* NOLINT: the sanitizers' name */
 
-static double seconds(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static int usage(void)
 {
     (void)fprintf(stderr, "usage: %s --seeds A:B | --seconds N | --seed N [--trace]\n", program);
@@ -1908,27 +1900,25 @@ static int run_range(const char *text)
 {
     char *colon;
     uint64_t first = strtoull(text, &colon, 10), last;
-    double start = seconds();
+    double start = sim_seconds();
 
     if (*colon != ':')
         return usage();
     last = strtoull(colon + 1, NULL, 10);
     for (uint64_t seed = first; seed <= last; seed++)
         run_seed(seed);
-    printf("sim_store: seeds %" PRIu64 " to %" PRIu64 " hold; %.1f s\n", first, last, seconds() - start);
+    printf("sim_store: seeds %" PRIu64 " to %" PRIu64 " hold; %.1f s\n", first, last, sim_seconds() - start);
     return 0;
 }
 
 static int run_for(double limit)
 {
-    double start = seconds(), took = 0;
-    struct timespec now;
-    uint64_t seed, runs = 0;
+    double start = sim_seconds(), took = 0;
+    uint64_t seed = sim_fresh_seed(), runs = 0;
 
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    for (seed = (uint64_t)now.tv_sec * 1000000; took < limit; runs++, took = seconds() - start)
+    for (; took < limit; runs++, took = sim_seconds() - start)
         run_seed(seed + runs);
-    printf("sim_store: %" PRIu64 " seeds from %" PRIu64 " on hold; %.0f runs/s\n", runs, seed, (double)runs / took);
+    printf("sim_store: %" PRIu64 " seeds from 0x%" PRIx64 " on hold; %.0f runs/s\n", runs, seed, (double)runs / took);
     return 0;
 }
 
@@ -1949,7 +1939,7 @@ int main(int argc, char **argv)
         w.replaying = argc == 4 && strcmp(argv[3], "--replay") == 0;
         if (argc == 4 && !w.tracing && !w.replaying)
             return usage();
-        run_seed(strtoull(argv[2], NULL, 10));
+        run_seed(strtoull(argv[2], NULL, 0));
         if (w.replaying)
             return 1; /* it broke before: something of an earlier run was left behind */
         printf("sim_store: seed %s holds: %u calls, %u of them well\n", argv[2], w.calls_made, w.calls_ok);
