@@ -25,44 +25,50 @@ enum {
 /* Stacked values, nodes, containers and entries are each bounded like the memo. */
 #define THINGS_MAX MU_PICKLE_MEMO_MAX
 
+/* Each opcode, its byte, and what it does to the decoder `d`; the functions are those of pickle_read.c. */
+#define OPCODES(X)                                                                                                     \
+    X(FRAME, 0x95, frame(d))                                                                                           \
+    X(MARK, 0x28, mark(d))                                                                                             \
+    X(NONE, 0x4e, push_number(d, KIND_NONE, 0))                                                                        \
+    X(NEWTRUE, 0x88, push_number(d, KIND_BOOL, 1))                                                                     \
+    X(NEWFALSE, 0x89, push_number(d, KIND_BOOL, 0))                                                                    \
+    X(BININT1, 0x4b, available(d, 1) && push_number(d, KIND_INT, (int64_t)get_u8(d)))                                  \
+    X(BININT2, 0x4d, available(d, 2) && push_number(d, KIND_INT, (int64_t)get_u16(d)))                                 \
+    X(BININT, 0x4a, available(d, 4) && push_number(d, KIND_INT, (int32_t)get_u32(d)))                                  \
+    X(LONG1, 0x8a, push_long1(d))                                                                                      \
+    X(SHORT_BINUNICODE, 0x8c, push_bytes(d, KIND_TEXT, 1))                                                             \
+    X(BINUNICODE, 0x58, push_bytes(d, KIND_TEXT, 4))                                                                   \
+    X(SHORT_BINBYTES, 0x43, push_bytes(d, KIND_BYTES, 1))                                                              \
+    X(BINBYTES, 0x42, push_bytes(d, KIND_BYTES, 4))                                                                    \
+    X(EMPTY_DICT, 0x7d, new_container(d, KIND_DICT))                                                                   \
+    X(EMPTY_LIST, 0x5d, new_container(d, KIND_LIST))                                                                   \
+    X(EMPTY_SET, 0x8f, new_container(d, KIND_SET))                                                                     \
+    X(EMPTY_TUPLE, 0x29, push_number(d, KIND_EMPTY_TUPLE, 0))                                                          \
+    X(TUPLE1, 0x85, pack(d, 1))                                                                                        \
+    X(TUPLE2, 0x86, pack(d, 2))                                                                                        \
+    X(TUPLE3, 0x87, pack(d, 3))                                                                                        \
+    X(SETITEM, 0x73, put_count(d, KIND_DICT, 2))                                                                       \
+    X(SETITEMS, 0x75, put_marked(d, KIND_DICT))                                                                        \
+    X(APPEND, 0x61, put_count(d, KIND_LIST, 1))                                                                        \
+    X(APPENDS, 0x65, put_marked(d, KIND_LIST))                                                                         \
+    X(ADDITEMS, 0x90, put_marked(d, KIND_SET))                                                                         \
+    X(STACK_GLOBAL, 0x93, stack_global(d))                                                                             \
+    X(GLOBAL, 0x63, global(d))                                                                                         \
+    X(NEWOBJ, 0x81, new_object(d))                                                                                     \
+    X(REDUCE, 0x52, reduce(d))                                                                                         \
+    X(BUILD, 0x62, build(d))                                                                                           \
+    X(MEMOIZE, 0x94, memo_put(d, d->memo_filled))                                                                      \
+    X(BINPUT, 0x71, available(d, 1) && memo_put(d, get_u8(d)))                                                         \
+    X(LONG_BINPUT, 0x72, available(d, 4) && memo_put(d, get_u32(d)))                                                   \
+    X(BINGET, 0x68, available(d, 1) && memo_get(d, get_u8(d)))                                                         \
+    X(LONG_BINGET, 0x6a, available(d, 4) && memo_get(d, get_u32(d)))
+
 enum opcode {
-    OP_PROTO = 0x80,
-    OP_FRAME = 0x95,
-    OP_STOP = 0x2e,
-    OP_MARK = 0x28,
-    OP_NONE = 0x4e,
-    OP_NEWTRUE = 0x88,
-    OP_NEWFALSE = 0x89,
-    OP_BININT1 = 0x4b,
-    OP_BININT2 = 0x4d,
-    OP_BININT = 0x4a,
-    OP_LONG1 = 0x8a,
-    OP_SHORT_BINUNICODE = 0x8c,
-    OP_BINUNICODE = 0x58,
-    OP_SHORT_BINBYTES = 0x43,
-    OP_BINBYTES = 0x42,
-    OP_EMPTY_DICT = 0x7d,
-    OP_EMPTY_LIST = 0x5d,
-    OP_EMPTY_SET = 0x8f,
-    OP_EMPTY_TUPLE = 0x29,
-    OP_TUPLE1 = 0x85,
-    OP_TUPLE2 = 0x86,
-    OP_TUPLE3 = 0x87,
-    OP_SETITEM = 0x73,
-    OP_SETITEMS = 0x75,
-    OP_APPEND = 0x61,
-    OP_APPENDS = 0x65,
-    OP_ADDITEMS = 0x90,
-    OP_STACK_GLOBAL = 0x93,
-    OP_GLOBAL = 0x63,
-    OP_NEWOBJ = 0x81,
-    OP_REDUCE = 0x52,
-    OP_BUILD = 0x62,
-    OP_MEMOIZE = 0x94,
-    OP_BINPUT = 0x71,
-    OP_LONG_BINPUT = 0x72,
-    OP_BINGET = 0x68,
-    OP_LONG_BINGET = 0x6a,
+    OP_PROTO = 0x80, /* the first */
+    OP_STOP = 0x2e,  /* the last */
+#define X(name, byte, act) OP_##name = byte,
+    OPCODES(X)
+#undef X
 };
 
 #define STATE_MODULE "torch.distributed.elastic.rendezvous.dynamic_rendezvous"

@@ -607,76 +607,11 @@ static inline size_t get_u32(struct decoder *d)
 static bool step(struct decoder *d, unsigned opcode)
 {
     switch (opcode) {
-    case OP_FRAME:
-        return frame(d);
-    case OP_MARK:
-        return mark(d);
-    case OP_NONE:
-        return push_number(d, KIND_NONE, 0);
-    case OP_NEWTRUE:
-        return push_number(d, KIND_BOOL, 1);
-    case OP_NEWFALSE:
-        return push_number(d, KIND_BOOL, 0);
-    case OP_BININT1:
-        return available(d, 1) && push_number(d, KIND_INT, (int64_t)get_u8(d));
-    case OP_BININT2:
-        return available(d, 2) && push_number(d, KIND_INT, (int64_t)get_u16(d));
-    case OP_BININT:
-        return available(d, 4) && push_number(d, KIND_INT, (int32_t)get_u32(d));
-    case OP_LONG1:
-        return push_long1(d);
-    case OP_SHORT_BINUNICODE:
-        return push_bytes(d, KIND_TEXT, 1);
-    case OP_BINUNICODE:
-        return push_bytes(d, KIND_TEXT, 4);
-    case OP_SHORT_BINBYTES:
-        return push_bytes(d, KIND_BYTES, 1);
-    case OP_BINBYTES:
-        return push_bytes(d, KIND_BYTES, 4);
-    case OP_EMPTY_DICT:
-        return new_container(d, KIND_DICT);
-    case OP_EMPTY_LIST:
-        return new_container(d, KIND_LIST);
-    case OP_EMPTY_SET:
-        return new_container(d, KIND_SET);
-    case OP_EMPTY_TUPLE:
-        return push_number(d, KIND_EMPTY_TUPLE, 0);
-    case OP_TUPLE1:
-        return pack(d, 1);
-    case OP_TUPLE2:
-        return pack(d, 2);
-    case OP_TUPLE3:
-        return pack(d, 3);
-    case OP_SETITEM:
-        return put_count(d, KIND_DICT, 2);
-    case OP_SETITEMS:
-        return put_marked(d, KIND_DICT);
-    case OP_APPEND:
-        return put_count(d, KIND_LIST, 1);
-    case OP_APPENDS:
-        return put_marked(d, KIND_LIST);
-    case OP_ADDITEMS:
-        return put_marked(d, KIND_SET);
-    case OP_STACK_GLOBAL:
-        return stack_global(d);
-    case OP_GLOBAL:
-        return global(d);
-    case OP_NEWOBJ:
-        return new_object(d);
-    case OP_REDUCE:
-        return reduce(d);
-    case OP_BUILD:
-        return build(d);
-    case OP_MEMOIZE:
-        return memo_put(d, d->memo_filled);
-    case OP_BINPUT:
-        return available(d, 1) && memo_put(d, get_u8(d));
-    case OP_LONG_BINPUT:
-        return available(d, 4) && memo_put(d, get_u32(d));
-    case OP_BINGET:
-        return available(d, 1) && memo_get(d, get_u8(d));
-    case OP_LONG_BINGET:
-        return available(d, 4) && memo_get(d, get_u32(d));
+#define X(name, byte, act)                                                                                             \
+    case byte:                                                                                                         \
+        return act;
+        OPCODES(X)
+#undef X
     default:
         return mu_pickle_refuse(d, "opcode 0x%02x has no place in a document", opcode);
     }
