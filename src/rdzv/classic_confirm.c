@@ -31,12 +31,13 @@ static void put_mark(struct mu_classic *m)
     mu_classic_ask_mark(m, MU_CLASSIC_PUT, m->in_version, m->rank)->must_not_exist = true;
 }
 
-static void on_confirm_mark(struct mu_classic *m, const struct mu_classic_event *event)
+/* CONFIRM_MARK and STORE_DIR: what is to be there may be there already. */
+static void on_made(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS)
-        mu_classic_failed(m, event, MU_CLASSIC_IN_CONFIRM_MARK);
+        mu_classic_failed(m, event, m->state);
     else
-        mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_WRITE);
+        mu_classic_go(m, mu_classic_phase(m->state)->next);
 }
 
 static void own_key(const struct mu_classic *m, char key[static MU_CLASSIC_KEY_MAX])
@@ -120,14 +121,6 @@ static void make_store_dir(struct mu_classic *m)
     mu_classic_put_dir(mu_classic_ask(m, &m->main, MU_CLASSIC_PUT, "/rdzv/v_%" PRId64 "/kv", m->in_version));
 }
 
-static void on_store_dir(struct mu_classic *m, const struct mu_classic_event *event)
-{
-    if (event->code != 0 && event->code != MU_CLASSIC_CODE_EXISTS)
-        mu_classic_failed(m, event, MU_CLASSIC_IN_STORE_DIR);
-    else
-        mu_classic_go(m, MU_CLASSIC_IN_MARKS_READ);
-}
-
 static void get_marks(struct mu_classic *m)
 {
     (void)mu_classic_ask(m, &m->main, MU_CLASSIC_GET, "/muster/v_%" PRId64, m->in_version);
@@ -202,11 +195,11 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event)
 
 const struct mu_classic_phase mu_classic_confirm_phases[MU_CLASSIC_PHASES_COUNT] = {
     [MU_CLASSIC_IN_CONFIRM_KEY] = { .enter = enter_confirm_key, .on_answer = on_confirm_key },
-    [MU_CLASSIC_IN_CONFIRM_MARK] = { .enter = put_mark, .on_answer = on_confirm_mark },
+    [MU_CLASSIC_IN_CONFIRM_MARK] = { put_mark, on_made, MU_CLASSIC_IN_CONFIRM_WRITE },
     [MU_CLASSIC_IN_CONFIRM_WRITE] = { .enter = enter_confirm_write, .on_answer = on_confirmed },
     [MU_CLASSIC_IN_CONFIRM_READ] = { .enter = mu_classic_get_doc, .on_answer = on_confirm_read },
     [MU_CLASSIC_IN_CONFIRM_SELF] = { .enter = mu_classic_get_self, .on_answer = on_confirm_self },
     [MU_CLASSIC_IN_FINAL_WATCH] = { mu_classic_watch_document, mu_classic_on_watch, MU_CLASSIC_IN_CONFIRM_READ },
-    [MU_CLASSIC_IN_STORE_DIR] = { .enter = make_store_dir, .on_answer = on_store_dir },
+    [MU_CLASSIC_IN_STORE_DIR] = { make_store_dir, on_made, MU_CLASSIC_IN_MARKS_READ },
     [MU_CLASSIC_IN_MARKS_READ] = { .enter = get_marks, .on_answer = on_marks },
 };

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #define DUMP_FLAGS (JSON_ENSURE_ASCII)
-#define VERSION_DIGITS_MAX 18
+#define VERSION_MAX INT64_C(999999999999999999)
 #define NOTICE_VERSION 1
 
 MU_DEFINE_TEXTS(mu_classic_status_text, enum mu_classic_status, MU_CLASSIC_STATUSES)
@@ -33,16 +33,6 @@ static bool read_status(const char *text, enum mu_classic_status *ret_status)
     MU_CLASSIC_STATUSES(X)
 #undef X
     return false;
-}
-
-static bool read_version(const char *text, int64_t *ret_version)
-{
-    size_t len = strlen(text);
-
-    if (len == 0 || len > VERSION_DIGITS_MAX || strspn(text, "0123456789") != len)
-        return false;
-    *ret_version = strtoll(text, NULL, 10);
-    return true;
 }
 
 static int read_participants(const json_t *list, struct mu_classic_doc *doc, struct muster_error *reterr)
@@ -83,7 +73,8 @@ static int read_fields(const json_t *json, struct mu_classic_doc *doc, struct mu
     int rc = 0;
 
     if ((joinable || version != NULL) &&
-        (!json_is_string(version) || !read_version(json_string_value(version), &doc->version)))
+        (!json_is_string(version) ||
+         !mu_slice_number(mu_slice_str(json_string_value(version)), VERSION_MAX, &doc->version)))
         return bad(reterr, "'version' is no number as text");
     if (joinable || participants != NULL)
         rc = read_participants(participants, doc, reterr);
@@ -126,7 +117,7 @@ int mu_classic_doc_read(struct mu_slice text, struct mu_classic_doc *ret_doc, st
     if (json == NULL) {
         if (is_no_memory(&why))
             return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a document");
-        return mu_fail(reterr, MUSTER_ERDZV_STATE, "the document is not one of a rendezvous: %s", why.text);
+        return bad(reterr, why.text);
     }
     status = json_string_value(json_object_get(json, "status"));
     if (status == NULL)

@@ -458,33 +458,27 @@ static void on_free_read(struct mu_classic *m, const struct mu_classic_event *ev
     }
 }
 
-/* Of the document's keep-alives those that are not listed: how many; `missing` (if not NULL, for m->world.count) says
- * which. */
-static size_t count_missing(const struct mu_classic *m, const struct mu_classic_event *event, int64_t version,
-                            bool *missing)
+/* Whether one of the document's keep-alives is not listed. */
+static bool is_one_missing(const struct mu_classic *m, const struct mu_classic_event *event)
 {
-    size_t count = 0;
-
     for (size_t i = 0; i < m->doc.keep_alives; i++) {
         char key[MU_CLASSIC_KEY_MAX];
         bool found = false;
-        int64_t rank = -1;
 
-        if (mu_classic_key_clean(mu_classic_doc_keep_alive(&m->doc, i), key, sizeof key))
-            rank = mu_classic_rank_of(m, mu_slice_str(key), "rdzv", version);
-        for (size_t n = 0; rank >= 0 && !found && n < event->nodes_count; n++)
-            found = mu_slice_equal(event->nodes[n].key, mu_slice_str(key));
-        count += found ? 0 : 1;
-        if (missing != NULL && rank >= 0 && rank < (int64_t)m->world.count)
-            missing[rank] = !found;
+        if (mu_classic_key_clean(mu_classic_doc_keep_alive(&m->doc, i), key, sizeof key) &&
+            mu_classic_rank_of(m, mu_slice_str(key), "rdzv", m->doc.version) >= 0)
+            for (size_t n = 0; !found && n < event->nodes_count; n++)
+                found = mu_slice_equal(event->nodes[n].key, mu_slice_str(key));
+        if (!found)
+            return true;
     }
-    return count;
+    return false;
 }
 
 static void on_free_list(struct mu_classic *m, const struct mu_classic_event *event)
 {
     uint64_t judge_ms = m->judge_ms;
-    size_t missing;
+    bool missing;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_failed(m, event, MU_CLASSIC_IN_FREE_READ);
@@ -492,13 +486,13 @@ static void on_free_list(struct mu_classic *m, const struct mu_classic_event *ev
     }
     if (m->announced == m->old_version && judge_ms < m->announced_ms + MU_CLASSIC_STAND_MS)
         judge_ms = m->announced_ms + MU_CLASSIC_STAND_MS; /* the PyTorch members of our last group only poll */
-    missing = count_missing(m, event, m->doc.version, NULL);
+    missing = is_one_missing(m, event);
     m->recheck_ms = NEVER;
-    if (missing > 0 && m->now_ms >= judge_ms) {
+    if (missing && m->now_ms >= judge_ms) {
         mu_classic_go(m, MU_CLASSIC_IN_DROP);
         return;
     }
-    if (missing > 0)
+    if (missing)
         m->recheck_ms = judge_ms;
     mu_classic_go(m, MU_CLASSIC_IN_FREE_WATCH);
 }

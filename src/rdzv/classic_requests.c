@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static struct mu_classic_effect *add(struct mu_classic *m, enum mu_classic_effect_type type)
 {
@@ -33,7 +32,6 @@ uint64_t mu_classic_sooner(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* `format` is what comes behind the job's root. */
 struct mu_classic_request *mu_classic_ask(struct mu_classic *m, struct mu_classic_track *track,
                                           enum mu_classic_kind kind, const char *format, ...)
 {
@@ -352,13 +350,10 @@ void mu_classic_delete_key(struct mu_classic *m)
 /* -1: it is none, or has more digits than any of ours. */
 int64_t mu_classic_number(struct mu_slice text)
 {
-    char digits[18];
+    int64_t number = -1;
 
-    if (text.len == 0 || text.len >= sizeof digits)
-        return -1;
-    memcpy(digits, text.data, text.len);
-    digits[text.len] = '\0';
-    return strspn(digits, "0123456789") == text.len ? strtoll(digits, NULL, 10) : -1;
+    (void)mu_slice_number(text, INT64_C(99999999999999999), &number);
+    return number;
 }
 
 /* The number behind "<root>/<where>/v_<version>/rank_", or -1. */

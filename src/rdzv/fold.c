@@ -37,9 +37,21 @@ struct mu_fold_effect *mu_fold_tell(struct mu_fold *f, enum mu_fold_tell what)
     return effect;
 }
 
-uint64_t mu_fold_next_id(struct mu_fold *f)
+struct mu_fold_effect *mu_fold_request(struct mu_fold *f, enum mu_fold_effect_type type, uint64_t *ret_id)
 {
-    return ++f->last_id;
+    struct mu_fold_effect *effect = mu_fold_emit(f, type);
+
+    effect->id = *ret_id = ++f->last_id;
+    return effect;
+}
+
+/* To the request of this id, which is then no longer under way. */
+bool mu_fold_is_answer(const struct mu_fold_event *event, uint64_t *id)
+{
+    if (event->id == 0 || event->id != *id)
+        return false;
+    *id = 0;
+    return true;
 }
 
 bool mu_fold_is_due(struct mu_fold *f, uint64_t when_ms)
@@ -241,7 +253,7 @@ static void enter_world(struct mu_fold *f, int64_t rank)
 {
     bool *lost = calloc(f->doc.count, sizeof *lost);
 
-    if (lost == NULL || mu_fold_world_copy(&f->doc, &f->world) < 0) {
+    if (lost == NULL || mu_fold_world_read(mu_buf_slice(&f->doc.bytes), &f->world, NULL) < 0) {
         free(lost);
         (void)mu_fold_is_due(f, f->now_ms + MU_FOLD_RETRY_MAX_MS); /* no memory: another time */
         return;
@@ -461,7 +473,7 @@ static void on_leave(struct mu_fold *f)
         return;
     }
     f->phase = MU_FOLD_LEAVING;
-    f->drop_id = mu_fold_next_id(f);
+    f->drop_id = ++f->last_id;
     drop_lease(f, f->drop_id);
 }
 
@@ -523,9 +535,8 @@ static void on_lease_lost(struct mu_fold *f, const struct mu_fold_event *event)
 
 static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event)
 {
-    if (event->id == 0 || event->id != f->write_id)
+    if (!mu_fold_is_answer(event, &f->write_id))
         return;
-    f->write_id = 0;
     mu_fold_is_heard(f);
     if (f->writing == RECORD) {
         f->record_is = f->lease_take == 0 || f->lease_take != f->write_take ? RECORD_MISSING
@@ -553,14 +564,18 @@ static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event)
     }
 }
 
+static void job_lease_is_gone(struct mu_fold *f, int64_t lease)
+{
+    f->dead_job = lease;
+    if (f->granted_job == lease)
+        f->granted_job = 0;
+}
+
 static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
 {
-    if (event->id == 0)
-        return;
-    if (event->id == f->write_id) {
+    if (mu_fold_is_answer(event, &f->write_id)) {
         bool ours = f->writing == RECORD || f->writing == CROWN;
 
-        f->write_id = 0;
         if (ours && event->lease_gone && f->lease != 0 && f->write_take == f->lease_take)
             f->lease_was_lost = true;
         if ((f->writing == RECORD || f->lease_was_lost) && f->write_take == f->lease_take)
@@ -568,20 +583,11 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
         if (event->lease_gone && f->writing == RECORD_BACK) {
             mu_leader_end_put_back(f, true);
         } else if (event->lease_gone && !ours) {
-            f->dead_job = f->write_job;
-            if (f->granted_job == f->write_job)
-                f->granted_job = 0;
+            job_lease_is_gone(f, f->write_job);
         }
         mu_fold_distrust(&f->job);
-    } else if (event->id == f->grant_id) {
-        f->grant_id = 0;
-    } else if (event->id == f->keep_id) {
-        f->keep_id = 0;
-    } else if (event->id == f->job.load_id) {
-        f->job.load_id = 0;
-    } else if (event->id == f->nodes.load_id) {
-        f->nodes.load_id = 0;
-    } else {
+    } else if (!mu_fold_is_answer(event, &f->grant_id) && !mu_fold_is_answer(event, &f->keep_id) &&
+               !mu_fold_is_answer(event, &f->job.load_id) && !mu_fold_is_answer(event, &f->nodes.load_id)) {
         return;
     }
     mu_fold_back_off(f);
@@ -593,9 +599,8 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
 
 static void on_granted(struct mu_fold *f, const struct mu_fold_event *event)
 {
-    if (event->id == 0 || event->id != f->grant_id)
+    if (!mu_fold_is_answer(event, &f->grant_id))
         return;
-    f->grant_id = 0;
     f->granted_job = event->lease;
     f->keep_at_ms = f->now_ms + f->job_lease_ms / 3;
     mu_fold_is_heard(f);
@@ -603,16 +608,13 @@ static void on_granted(struct mu_fold *f, const struct mu_fold_event *event)
 
 static void on_kept(struct mu_fold *f, const struct mu_fold_event *event)
 {
-    if (event->id == 0 || event->id != f->keep_id)
+    if (!mu_fold_is_answer(event, &f->keep_id))
         return;
-    f->keep_id = 0;
     mu_fold_is_heard(f);
     f->keep_at_ms = f->now_ms + f->job_lease_ms / 3;
     if (event->held)
         return;
-    f->dead_job = f->keep_lease;
-    if (f->granted_job == f->keep_lease)
-        f->granted_job = 0;
+    job_lease_is_gone(f, f->keep_lease);
     mu_fold_distrust(&f->job);
 }
 
@@ -640,11 +642,8 @@ static void on_crowd(struct mu_fold *f, const struct mu_fold_event *event)
     struct mu_waiters_item *items;
     size_t count = 0;
 
-    if (event->id == 0 || event->id != f->look_id)
-        return;
-    f->look_id = 0;
-    if (event->error != NULL) /* for people only: what cannot be read is not told */
-        return;
+    if (!mu_fold_is_answer(event, &f->look_id) || event->error != NULL)
+        return; /* for people only: what cannot be read is not told */
     if (event->held && event->lease == f->lease && f->may_be_marked)
         f->marked_lease = event->lease;
     if (f->phase != MU_FOLD_JOINING || event->count > MU_WAITERS_RECORDS_MAX + MU_WAITERS_MARKS_MAX)

@@ -432,31 +432,6 @@ void mu_fold_world_done(struct mu_fold_world *world)
     *world = (struct mu_fold_world){ .id = 0 };
 }
 
-int mu_fold_world_copy(const struct mu_fold_world *from, struct mu_fold_world *ret_to)
-{
-    struct mu_fold_world to = { .id = from->id, .round = from->round, .hold_ms = from->hold_ms };
-
-    to.members = calloc(from->count + 1, sizeof *to.members);
-    to.places = calloc(from->count + 1, sizeof *to.places);
-    for (; to.members != NULL && to.places != NULL && to.count < from->count; to.count++) {
-        struct mu_fold_member *member = &to.members[to.count];
-
-        *member = from->members[to.count];
-        member->node.name.data = strdup(member->node.name.data);
-        if (member->node.name.data == NULL)
-            break;
-        to.places[to.count] = from->places[to.count];
-    }
-    if (to.count < from->count || to.members == NULL || to.places == NULL ||
-        mu_buf_append(&to.bytes, from->bytes.data, from->bytes.len, MU_FOLD_VALUE_MAX) < 0) {
-        mu_fold_world_done(&to);
-        return MUSTER_ENOMEM;
-    }
-    mu_fold_world_done(ret_to);
-    *ret_to = to;
-    return 0;
-}
-
 void mu_fold_news_done(struct mu_fold_news *news)
 {
     free(news->gone);
@@ -474,17 +449,8 @@ int64_t mu_fold_world_rank(const struct mu_fold_world *world, uint64_t id)
 
 bool mu_fold_news_gone(const struct mu_fold_news *news, int64_t rank)
 {
-    size_t from = 0, to = news->gone_count;
-
-    while (from < to) {
-        size_t middle = from + (to - from) / 2;
-
-        if ((int64_t)news->gone[middle] == rank)
+    for (size_t i = 0; i < news->gone_count; i++)
+        if ((int64_t)news->gone[i] == rank)
             return true;
-        if ((int64_t)news->gone[middle] < rank)
-            from = middle + 1;
-        else
-            to = middle;
-    }
     return false;
 }

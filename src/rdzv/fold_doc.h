@@ -92,7 +92,6 @@ bool mu_fold_is_newer(struct mu_slice bytes);
 
 /* Zeroed memory is empty; done() leaves it so. */
 void mu_fold_world_done(struct mu_fold_world *world);
-int mu_fold_world_copy(const struct mu_fold_world *from, struct mu_fold_world *ret_to); /* of one that was read */
 void mu_fold_news_done(struct mu_fold_news *news);
 /* The rank of a node in a world that was read; -1: it is not in it. */
 int64_t mu_fold_world_rank(const struct mu_fold_world *world, uint64_t id);

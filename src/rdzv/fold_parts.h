@@ -114,7 +114,8 @@ struct mu_fold {
 /* fold.c */
 struct mu_fold_effect *mu_fold_emit(struct mu_fold *f, enum mu_fold_effect_type type);
 struct mu_fold_effect *mu_fold_tell(struct mu_fold *f, enum mu_fold_tell what);
-uint64_t mu_fold_next_id(struct mu_fold *f);
+struct mu_fold_effect *mu_fold_request(struct mu_fold *f, enum mu_fold_effect_type type, uint64_t *ret_id);
+bool mu_fold_is_answer(const struct mu_fold_event *event, uint64_t *id);
 bool mu_fold_is_due(struct mu_fold *f, uint64_t when_ms);
 bool mu_fold_is_present(const struct mu_fold *f);
 void mu_fold_tell_failed(struct mu_fold *f, enum mu_fold_event_type asked);

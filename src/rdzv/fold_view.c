@@ -150,9 +150,8 @@ void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event)
     struct view *view = event->scope == MU_FOLD_JOB ? &f->job : &f->nodes;
     bool whole = true;
 
-    if (event->id == 0 || event->id != view->load_id)
+    if (!mu_fold_is_answer(event, &view->load_id))
         return;
-    view->load_id = 0;
     if (event->scope == MU_FOLD_JOB) {
         bool had_doc = mu_fold_has(f, JOB_DOC);
         enum key_value news = f->seen[JOB_NEWS].value;

@@ -34,15 +34,11 @@ static bool is_place_empty(const struct mu_fold *f)
 
 void mu_fold_send(struct mu_fold *f, enum written what)
 {
-    struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_WRITE);
-
     f->writing = what;
-    f->write_id = mu_fold_next_id(f);
     f->write_take = f->lease_take;
     f->write_job = mu_fold_job_lease(f);
     f->write_loads = f->loads;
-    effect->id = f->write_id;
-    effect->write = &f->write;
+    mu_fold_request(f, MU_FOLD_DO_WRITE, &f->write_id)->write = &f->write;
 }
 
 /* Encodings that fail for want of memory are tried again later. */
@@ -142,10 +138,8 @@ int64_t mu_fold_need_job_lease(struct mu_fold *f)
 {
     int64_t lease = mu_fold_job_lease(f);
 
-    if (lease == 0 && f->grant_id == 0) {
-        f->grant_id = mu_fold_next_id(f);
-        mu_fold_emit(f, MU_FOLD_DO_GRANT_JOB)->id = f->grant_id;
-    }
+    if (lease == 0 && f->grant_id == 0)
+        (void)mu_fold_request(f, MU_FOLD_DO_GRANT_JOB, &f->grant_id);
     return lease;
 }
 
@@ -188,11 +182,7 @@ static void write_restored(struct mu_fold *f)
 
 void mu_fold_load(struct mu_fold *f, struct view *view, enum mu_fold_scope scope)
 {
-    struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_LOAD);
-
-    view->load_id = mu_fold_next_id(f);
-    effect->id = view->load_id;
-    effect->scope = scope;
+    mu_fold_request(f, MU_FOLD_DO_LOAD, &view->load_id)->scope = scope;
 }
 
 /* Lower ranks first, so that not all do it. */
@@ -263,9 +253,7 @@ static void look_around(struct mu_fold *f)
         return;
     f->look_at_ms = f->join_since_ms + mu_waiters_next_ms(f->now_ms - f->join_since_ms, f->settings.join_ms);
     f->checks_record = !mu_fold_is_leader(f); /* which sees it */
-    f->look_id = mu_fold_next_id(f);
-    effect = mu_fold_emit(f, MU_FOLD_DO_LOOK_AROUND);
-    effect->id = f->look_id;
+    effect = mu_fold_request(f, MU_FOLD_DO_LOOK_AROUND, &f->look_id);
     if (!mu_fold_is_leader(f) || f->lease == 0 || f->marked_lease == f->lease ||
         mu_fold_record_write(&f->record, &f->waiting) < 0)
         return;
@@ -282,9 +270,7 @@ void mu_fold_drive(struct mu_fold *f)
         return;
     if (!f->job.loaded && f->job.load_id == 0)
         mu_fold_load(f, &f->job, MU_FOLD_JOB);
-    if (mu_fold_is_present(f) && f->lease_take == 0) {
-        f->lease_take = mu_fold_next_id(f);
-        mu_fold_emit(f, MU_FOLD_DO_TAKE_LEASE)->id = f->lease_take;
-    }
+    if (mu_fold_is_present(f) && f->lease_take == 0)
+        (void)mu_fold_request(f, MU_FOLD_DO_TAKE_LEASE, &f->lease_take);
     write_something(f);
 }

@@ -530,11 +530,7 @@ void mu_leader_drive(struct mu_fold *f)
     if (!f->nodes.loaded && f->nodes.load_id == 0)
         mu_fold_load(f, &f->nodes, MU_FOLD_NODES);
     if (lease != 0 && f->keep_id == 0 && mu_fold_is_due(f, f->keep_at_ms)) {
-        struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_KEEP_JOB);
-
-        f->keep_id = mu_fold_next_id(f);
         f->keep_lease = lease;
-        effect->id = f->keep_id;
-        effect->lease = lease;
+        mu_fold_request(f, MU_FOLD_DO_KEEP_JOB, &f->keep_id)->lease = lease;
     }
 }
