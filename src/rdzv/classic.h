@@ -116,6 +116,7 @@
     X(MEMBER_WATCH, "watch our group")                                                                                 \
     X(MEMBER_KEY, "put our keep-alive back")                                                                           \
     X(OVER_READ, "look whether the others go on")                                                                      \
+    X(OVER_LIST, "look which of the others are still there")                                                           \
     X(OVER_WATCH, "wait for the others to go on")                                                                      \
     X(OVER, "our group is over")                                                                                       \
     X(QUIT_KEY, "delete our keep-alive to leave")                                                                      \

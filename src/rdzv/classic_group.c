@@ -205,6 +205,7 @@ static void group_over(struct mu_classic *m, const bool *missing)
         return;
     }
     for (size_t i = 0; i < m->world.count; i++) {
+        m->lost[i] |= missing[i];
         if (missing[i])
             m->ranks[count++] = i;
     }
@@ -218,16 +219,32 @@ static void group_over(struct mu_classic *m, const bool *missing)
     mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH);
 }
 
+/* A member has not left yet: it stops its workers, or is lost. If our keep-alive is not there, those that are may be of
+ * another group. */
+static bool is_any_left(const struct mu_classic *m)
+{
+    size_t i = 0;
+
+    while (i < m->world.count && (m->lost[i] || i == (size_t)m->world.rank))
+        i++;
+    return i < m->world.count && m->key_written;
+}
+
 static void watch_others(struct mu_classic *m)
 {
-    mu_classic_watch(m, false, NEVER);
+    mu_classic_watch(m, is_any_left(m), NEVER);
+}
+
+static void wait_for_others(struct mu_classic *m)
+{
+    mu_classic_go(m, is_any_left(m) ? MU_CLASSIC_IN_OVER_LIST : MU_CLASSIC_IN_OVER_WATCH);
 }
 
 static void on_over_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->index = event->index != 0 ? event->index : m->index;
-        mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH);
+        wait_for_others(m);
         return;
     }
     if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_OVER_READ))
@@ -238,6 +255,33 @@ static void on_over_read(struct mu_classic *m, const struct mu_classic_event *ev
     }
     if (m->doc.status == MU_CLASSIC_CLOSED)
         see_closed(m);
+    wait_for_others(m);
+}
+
+/* Those whose keep-alive has gone since. A worker of ours may have failed because one of them was lost. */
+static void on_over_list(struct mu_classic *m, const struct mu_classic_event *event)
+{
+    bool *missing;
+    size_t count = 0;
+
+    if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
+        mu_classic_failed(m, event, MU_CLASSIC_IN_OVER_READ);
+        return;
+    }
+    missing = calloc(m->world.count, sizeof *missing);
+    if (missing == NULL) {
+        mu_classic_no_memory(m, MU_CLASSIC_IN_OVER_READ);
+        return;
+    }
+    find_missing(m, event, missing);
+    for (size_t i = 0; m->now_ms >= m->judge_ms && i < m->world.count; i++) {
+        if (missing[i] && !m->lost[i] && i != (size_t)m->world.rank)
+            m->ranks[count++] = i;
+        m->lost[i] |= missing[i];
+    }
+    free(missing);
+    if (count > 0)
+        tell_lost(m, count);
     mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH);
 }
 
@@ -314,6 +358,7 @@ const struct mu_classic_phase mu_classic_group_phases[MU_CLASSIC_PHASES_COUNT] =
     [MU_CLASSIC_IN_MEMBER_WATCH] = { mu_classic_watch_group, mu_classic_on_watch, MU_CLASSIC_IN_MEMBER_READ },
     [MU_CLASSIC_IN_MEMBER_KEY] = { .enter = enter_member_key, .on_answer = on_member_key },
     [MU_CLASSIC_IN_OVER_READ] = { .enter = mu_classic_get_doc, .on_answer = on_over_read },
+    [MU_CLASSIC_IN_OVER_LIST] = { .enter = mu_classic_list_keys, .on_answer = on_over_list },
     [MU_CLASSIC_IN_OVER_WATCH] = { watch_others, mu_classic_on_watch, MU_CLASSIC_IN_OVER_READ },
 };
 
@@ -369,7 +414,7 @@ bool mu_classic_renews_rank(const struct mu_classic *m)
 
 static bool is_over(enum mu_classic_state state)
 {
-    return state == MU_CLASSIC_IN_OVER_READ || state == MU_CLASSIC_IN_OVER_WATCH;
+    return state >= MU_CLASSIC_IN_OVER_READ && state <= MU_CLASSIC_IN_OVER_WATCH;
 }
 
 /* It was not renewed in time, although nobody stopped: it is put back, and whether anybody has noticed will be seen. */

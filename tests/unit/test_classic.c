@@ -1534,7 +1534,7 @@ static struct scene *over(bool ours)
     (void)doc_changes(s, 23);
     (void)code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 23);
     (void)gets(s, "me_1_2", 23);
-    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL), "lost 0; WATCH av from 24");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", NULL), "lost 0; WATCH rdzv all from 24");
     return s;
 }
 
@@ -1544,11 +1544,12 @@ static void who_is_stopping_keeps_its_keep_alive_so_that_it_is_waited_for(void *
 
     (void)state;
     SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
-    SAYS(code_for(s, s->rank_id, MUSTER_ETIMEOUT, true), "backend_down; cancel; WATCH av from 24");
+    SAYS(code_for(s, s->rank_id, MUSTER_ETIMEOUT, true), "backend_down; cancel; WATCH rdzv all from 24");
     SAYS(passes(s, 500), "PUT v_1/rank_1 refresh ttl 10");
     SAYS(code_for(s, s->rank_id, 0, false), "backend_up");
     SAYS(doc_changes(s, 24), "GET av");
-    SAYS(gets(s, IN_2("0"), 24), "WATCH av from 25");
+    SAYS(gets(s, IN_2("0"), 24), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_0", "rank_1", NULL), "WATCH rdzv all from 25");
     SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
     SAYS(code_for(s, s->rank_id, 0, false), "");
     SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; DELETE v_1/rank_1");
@@ -1585,13 +1586,39 @@ static void who_is_stopping_does_not_renew_another_s_keep_alive(void **state)
     end(s);
 }
 
+/* A member that was lost is one, also when another one has ended the group before: that is why our worker failed. */
+static void who_is_stopping_hears_whose_keep_alive_ends(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    SAYS(fires(s, ROOT "/rdzv/v_1/rank_0", 24), "GET av");
+    SAYS(gets(s, IN_2("0"), 24), "GET v_1");
+    SAYS(code(s, MUSTER_ELOST), "backend_down");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, IN_2("0"), 25), "backend_up; GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 25, "rank_1", NULL), "WATCH rdzv all from 26"); /* it may have had no server */
+    SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, 0, false), "");
+    SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, 0, false), "");
+    (void)passes(s, MU_CLASSIC_GRACE_MS - 10000);
+    SAYS(doc_changes(s, 26), "GET av");
+    SAYS(gets(s, IN_2("0"), 26), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 26, "rank_1", NULL), "lost 0; WATCH av from 27");
+    SAYS(doc_changes(s, 27), "GET av");
+    SAYS(gets(s, IN_2("0"), 27), "WATCH av from 28"); /* nobody is left */
+    end(s);
+}
+
 static void who_is_stopping_when_the_others_go_on_is_removed(void **state)
 {
     struct scene *s = over(true);
 
     (void)state;
     (void)doc_changes(s, 24);
-    SAYS(gets(s, FROZEN_2("0, 1"), 24), "WATCH av from 25");
+    SAYS(gets(s, FROZEN_2("0, 1"), 24), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_0", "rank_1", NULL), "WATCH rdzv all from 25");
     SAYS(code(s, MUSTER_ECANCELED), "");
     SAYS(wakes(s), "GET av");
     SAYS(gets(s, FINAL_2, 26), "removed");
@@ -1618,7 +1645,8 @@ static void who_is_stopping_hears_that_the_job_is_closed(void **state)
 
     (void)state;
     (void)doc_changes(s, 24);
-    SAYS(gets(s, "{\"status\": \"closed\"}", 24), "closed; WATCH av from 25");
+    SAYS(gets(s, "{\"status\": \"closed\"}", 24), "closed; GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "lost 0; WATCH av from 25");
     (void)doc_changes(s, 25);
     SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 25), "WATCH av from 26");
     (void)doc_changes(s, 26);
@@ -2884,6 +2912,7 @@ int main(void)
         cmocka_unit_test(who_is_stopping_keeps_its_keep_alive_so_that_it_is_waited_for),
         cmocka_unit_test(who_joins_anew_says_again_that_it_is_here),
         cmocka_unit_test(who_is_stopping_does_not_renew_another_s_keep_alive),
+        cmocka_unit_test(who_is_stopping_hears_whose_keep_alive_ends),
         cmocka_unit_test(who_is_stopping_when_the_others_go_on_is_removed),
         cmocka_unit_test(who_is_stopping_does_not_put_its_keep_alive_back),
         cmocka_unit_test(who_is_stopping_hears_that_the_job_is_closed),
