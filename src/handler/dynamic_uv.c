@@ -385,9 +385,9 @@ static void dynamic_own(struct mu_shell *shell, const void *told)
 {
     const struct mu_rdzv_effect *effect = told;
 
-    if (effect->tell == MU_RDZV_TELL_PLANNED)
+    if (effect->type == MU_RDZV_DO_PLANNED)
         on_planned(dynamic_of(shell));
-    else if (effect->tell == MU_RDZV_TELL_SYNCED)
+    else if (effect->type == MU_RDZV_DO_SYNCED)
         on_synced(dynamic_of(shell), effect);
 }
 

@@ -319,6 +319,8 @@ void mu_v3_request(struct mu_shell *shell, const void *wanted)
         perform_call(v, effect);
         break;
     case MU_FOLD_DO_TELL:
+    case MU_FOLD_DO_COMPLETED:
+    case MU_FOLD_DO_LEADER:
         break;
     }
 }

@@ -80,10 +80,11 @@ static void on_own(struct mu_shell *shell, const void *told)
 {
     const struct mu_fold_effect *effect = told;
 
-    if (effect->tell == MU_FOLD_TELL_COMPLETED) {
-        mu_shell_record(shell, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_MARKS_COMPLETE, .round = effect->round });
+    if (effect->type == MU_FOLD_DO_COMPLETED) {
+        mu_shell_record(shell,
+                        (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_MARKS_COMPLETE, .round = effect->news.round });
         mu_shell_record(shell, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_SYNCED });
-    } else if (effect->tell == MU_FOLD_TELL_LEADER) {
+    } else if (effect->type == MU_FOLD_DO_LEADER) {
         mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': this node writes the job's document now", shell->run_id);
     }
 }

@@ -179,6 +179,8 @@ void mu_v3_ask(const struct mu_v3_names *names, const struct mu_fold_effect *eff
     case MU_FOLD_DO_TAKE_LEASE:
     case MU_FOLD_DO_DROP_LEASE:
     case MU_FOLD_DO_TELL:
+    case MU_FOLD_DO_COMPLETED:
+    case MU_FOLD_DO_LEADER:
         break;
     }
     assert(false); /* these are no calls of etcd */

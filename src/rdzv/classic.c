@@ -16,8 +16,6 @@
 
 MU_DEFINE_TEXTS(mu_classic_state_text, enum mu_classic_state, MU_CLASSIC_STATES)
 
-MU_DEFINE_TEXTS(mu_classic_tell_text, enum mu_classic_tell, MU_PART_TELLS)
-
 /* ---- The phases ---- */
 
 /* Each state is in one of the tables, but for IDLE and OVER, which ask for nothing. */
@@ -86,10 +84,10 @@ static void note_server(struct mu_classic *m, const struct mu_classic_event *eve
         m->judge_ms = m->now_ms + MU_CLASSIC_GRACE_MS;
     if (away && was_up) {
         mu_classic_set_error(m, &m->last_error, event);
-        mu_classic_tell(m, MU_CLASSIC_TELL_BACKEND_DOWN)->error = &m->last_error;
+        mu_classic_tell(m, MU_PART_TELL_BACKEND_DOWN)->error = &m->last_error;
     } else if (is_back) {
         m->verify = true;
-        (void)mu_classic_tell(m, MU_CLASSIC_TELL_BACKEND_UP);
+        (void)mu_classic_tell(m, MU_PART_TELL_BACKEND_UP);
     }
     m->server = refuses ? SERVER_REFUSES : away ? SERVER_AWAY : SERVER_UP;
 }

@@ -179,14 +179,6 @@ struct mu_classic_request { /* of the v2 keys API; borrows from the machine unti
     uint64_t timeout_ms;
 };
 
-enum mu_classic_tell { /* LOST: ranks */
-#define X(name, text) MU_CLASSIC_TELL_##name,
-                       MU_PART_TELLS(X)
-#undef X
-};
-
-const char *mu_classic_tell_text(enum mu_classic_tell value);
-
 enum mu_classic_effect_type {
     MU_CLASSIC_DO_REQUEST,
     MU_CLASSIC_DO_CANCEL, /* id: nobody wants its answer any more */
@@ -197,13 +189,7 @@ struct mu_classic_effect { /* borrows from the machine, until its next step */
     enum mu_classic_effect_type type;
     struct mu_classic_request request;
     uint64_t id;
-    enum mu_classic_tell tell;
-    enum mu_classic_event_type asked; /* FAILED; CLOSED: CLOSE, or TIME if another node closed it */
-    int64_t round, count;
-    bool closed;
-    const struct muster_error *error;
-    const size_t *ranks;
-    size_t ranks_count;
+    struct mu_part_news news; /* TELL. LOST: ranks */
 };
 
 #define MU_CLASSIC_EFFECTS_MAX 16

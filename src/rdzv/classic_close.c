@@ -3,19 +3,14 @@
 
 void mu_classic_end_close(struct mu_classic *m, bool done)
 {
-    struct mu_classic_effect *effect;
-
     m->close_state = CLOSE_NONE;
     m->close.due_ms = NEVER;
     mu_classic_withdraw(m, &m->close);
-    if (done) {
-        m->closed_told = true;
-        mu_classic_tell(m, MU_CLASSIC_TELL_CLOSED)->asked = MU_CLASSIC_ON_CLOSE;
-        return;
-    }
-    effect = mu_classic_tell(m, MU_CLASSIC_TELL_FAILED);
-    effect->asked = MU_CLASSIC_ON_CLOSE;
-    effect->error = &m->close_error;
+    m->closed_told |= done;
+    if (done)
+        mu_classic_tell(m, MU_PART_TELL_CLOSED)->asked = MU_PART_ON_CLOSE;
+    else
+        mu_classic_tell_failed(m, MU_PART_ON_CLOSE, &m->close_error);
 }
 
 /* What is under way is waited for a little longer: it knows why. */
@@ -107,21 +102,21 @@ void mu_classic_on_close_answer(struct mu_classic *m, const struct mu_classic_ev
 void mu_classic_on_look_answer(struct mu_classic *m, const struct mu_classic_event *event)
 {
     struct mu_classic_doc doc = { .version = -1 };
-    struct mu_classic_effect *effect = mu_classic_tell(m, MU_CLASSIC_TELL_LOOKED);
+    struct mu_part_news *news = mu_classic_tell(m, MU_PART_TELL_LOOKED);
     int rc = event->code == 0 ? mu_classic_doc_read(event->value, &doc, &m->look_error) : 0;
 
     m->look.id = 0;
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND)
         mu_classic_set_error(m, &m->look_error, event);
     if (rc < 0 || (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND)) {
-        effect->error = &m->look_error;
+        news->error = &m->look_error;
         return;
     }
-    effect->closed = event->code == 0 && doc.status == MU_CLASSIC_CLOSED;
-    effect->count = event->code == 0 && doc.status == MU_CLASSIC_FINAL ? doc.waiting : 0;
+    news->closed = event->code == 0 && doc.status == MU_CLASSIC_CLOSED;
+    news->count = event->code == 0 && doc.status == MU_CLASSIC_FINAL ? doc.waiting : 0;
     if (event->code == 0)
-        effect->round = doc.version < 0 ? 0 : doc.version; /* one that is being set up has no number yet */
+        news->round = doc.version < 0 ? 0 : doc.version; /* one that is being set up has no number yet */
     else
-        effect->round = -1;
+        news->round = -1;
     mu_classic_doc_done(&doc);
 }

@@ -189,7 +189,7 @@ static void on_marks(struct mu_classic *m, const struct mu_classic_event *event)
     m->old_version = -1;
     m->joined_ms = m->now_ms;
     m->last_error.code = 0;
-    (void)mu_classic_tell(m, MU_CLASSIC_TELL_JOINED);
+    (void)mu_classic_tell(m, MU_PART_TELL_JOINED);
     mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ);
 }
 

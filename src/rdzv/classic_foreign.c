@@ -42,7 +42,7 @@ static void tell_foreign(struct mu_classic *m, const char *key, struct mu_slice 
     (void)mu_fail(&m->foreign, MUSTER_ERDZV_STATE, "somebody wrote %zu bytes ('%.*s%s') to %.300s, which is not %s; %s",
                   found.len, (int)(found.len < SHOWN_MAX ? found.len : SHOWN_MAX), found.len > 0 ? found.data : "",
                   found.len > SHOWN_MAX ? "..." : "", key, what, then);
-    mu_classic_tell(m, MU_CLASSIC_TELL_FOREIGN)->error = &m->foreign;
+    mu_classic_tell(m, MU_PART_TELL_FOREIGN)->error = &m->foreign;
 }
 
 void mu_classic_tell_foreign_doc(struct mu_classic *m)
@@ -52,7 +52,7 @@ void mu_classic_tell_foreign_doc(struct mu_classic *m)
             &m->foreign, MUSTER_ERDZV_STATE,
             "%.300s holds a document with a status that this version of muster does not know; leaving it alone",
             m->main.key);
-        mu_classic_tell(m, MU_CLASSIC_TELL_FOREIGN)->error = &m->foreign;
+        mu_classic_tell(m, MU_PART_TELL_FOREIGN)->error = &m->foreign;
         return;
     }
     tell_foreign(m, m->main.key, mu_buf_slice(&m->raw), "a document of a rendezvous",

@@ -31,7 +31,7 @@ static bool is_ours(const struct mu_classic *m)
 static void see_closed(struct mu_classic *m)
 {
     if (!m->closed_told)
-        mu_classic_tell(m, MU_CLASSIC_TELL_CLOSED)->asked = MU_CLASSIC_ON_TIME;
+        mu_classic_tell(m, MU_PART_TELL_CLOSED)->asked = MU_PART_ON_TIME;
     m->closed_told = true;
 }
 
@@ -50,7 +50,7 @@ void mu_classic_tell_waiting(struct mu_classic *m)
 {
     if (!mu_classic_has_waiting(m) || m->now_ms < mu_classic_hold_until_ms(m))
         return;
-    mu_classic_tell(m, MU_CLASSIC_TELL_WAITING)->count = m->waiting;
+    mu_classic_tell(m, MU_PART_TELL_WAITING)->count = m->waiting;
     m->waiting_told = true;
 }
 
@@ -176,10 +176,10 @@ static void find_missing(const struct mu_classic *m, const struct mu_classic_eve
 
 static void tell_lost(struct mu_classic *m, size_t count)
 {
-    struct mu_classic_effect *effect = mu_classic_tell(m, MU_CLASSIC_TELL_LOST);
+    struct mu_part_news *news = mu_classic_tell(m, MU_PART_TELL_LOST);
 
-    effect->ranks = m->ranks;
-    effect->ranks_count = count;
+    news->ranks = m->ranks;
+    news->ranks_count = count;
 }
 
 /* ---- It is over ---- */
@@ -188,7 +188,7 @@ static void is_removed(struct mu_classic *m)
 {
     mu_classic_stop_rank_lease(m);
     mu_classic_go(m, MU_CLASSIC_IN_OVER);
-    (void)mu_classic_tell(m, MU_CLASSIC_TELL_REMOVED);
+    (void)mu_classic_tell(m, MU_PART_TELL_REMOVED);
 }
 
 /* Our group's document is gone, or is another's. Our keep-alive stays until we join anew or leave: so long the others

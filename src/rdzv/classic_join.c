@@ -88,7 +88,7 @@ static void on_looked(struct mu_classic *m, const struct mu_classic_event *event
     }
     if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_LOOK))
         return;
-    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
+    (void)mu_classic_tell(m, MU_PART_TELL_PROGRESS);
     if (m->doc.version != m->in_version || m->doc.status == MU_CLASSIC_FINAL)
         mu_classic_set_place(m, PLACE_NONE);
     switch (m->doc.status) {
@@ -253,7 +253,7 @@ static void wait_for_peers(struct mu_classic *m)
 
 static void joined(struct mu_classic *m)
 {
-    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
+    (void)mu_classic_tell(m, MU_PART_TELL_PROGRESS);
     if (m->doc.status == MU_CLASSIC_FROZEN) {
         mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
         return;
@@ -324,7 +324,7 @@ static void on_last_read(struct mu_classic *m, const struct mu_classic_event *ev
         return;
     if (news) {
         m->touched_ms = m->now_ms; /* who joins renews the TTL */
-        (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
+        (void)mu_classic_tell(m, MU_PART_TELL_PROGRESS);
     }
     if (mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
         mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);
@@ -372,7 +372,7 @@ static void on_peers_read(struct mu_classic *m, const struct mu_classic_event *e
     }
     if (!mu_classic_got_doc(m, event, MU_CLASSIC_IN_PEERS_READ))
         return;
-    (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
+    (void)mu_classic_tell(m, MU_PART_TELL_PROGRESS);
     is_in = (int64_t)m->doc.participants > m->rank;
     if (is_in && mu_classic_is_there(m, MU_CLASSIC_FROZEN, m->in_version))
         mu_classic_go(m, MU_CLASSIC_IN_CONFIRM_KEY);

@@ -237,7 +237,7 @@ static void see_notices(struct mu_classic *m, const struct mu_classic_event *eve
     for (size_t i = 0; i < all->others_count; i++)
         all->items[all->count++] = item_of(m, &all->others[i], false);
     if (mu_waiters_see(&m->crowd, &own, all->items, all->count) || m->crowd_version != m->doc.version)
-        (void)mu_classic_tell(m, MU_CLASSIC_TELL_PROGRESS);
+        (void)mu_classic_tell(m, MU_PART_TELL_PROGRESS);
     m->crowd_version = m->doc.version;
     free(all);
 }

@@ -200,7 +200,8 @@ const struct mu_classic_phase *mu_classic_phase(enum mu_classic_state state);
 void mu_classic_enter(struct mu_classic *m);
 
 /* classic_requests.c */
-struct mu_classic_effect *mu_classic_tell(struct mu_classic *m, enum mu_classic_tell what);
+struct mu_part_news *mu_classic_tell(struct mu_classic *m, enum mu_part_tell what);
+void mu_classic_tell_failed(struct mu_classic *m, enum mu_part_event_type asked, const struct muster_error *error);
 uint64_t mu_classic_until(const struct mu_classic *m, uint64_t when_ms);
 uint64_t mu_classic_sooner(uint64_t a, uint64_t b);
 /* `format` is what comes behind the job's root. */

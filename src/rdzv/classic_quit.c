@@ -25,7 +25,6 @@ bool mu_classic_is_writing(const struct mu_classic *m)
 
 static void finish_quit(struct mu_classic *m)
 {
-    struct mu_classic_effect *effect;
     enum intent how = m->intent;
 
     assert(mu_classic_is_quitting(m));
@@ -38,12 +37,10 @@ static void finish_quit(struct mu_classic *m)
     mu_classic_go(m, MU_CLASSIC_IN_IDLE);
     m->last_error.code = 0;
     if (how == QUIT_LEAVE) {
-        (void)mu_classic_tell(m, MU_CLASSIC_TELL_LEFT);
+        (void)mu_classic_tell(m, MU_PART_TELL_LEFT);
         mu_classic_forget_group(m);
     } else {
-        effect = mu_classic_tell(m, MU_CLASSIC_TELL_FAILED);
-        effect->asked = MU_CLASSIC_ON_JOIN;
-        effect->error = &m->error;
+        mu_classic_tell_failed(m, MU_PART_ON_JOIN, &m->error);
     }
     if (m->join_next) {
         m->join_next = false;

@@ -9,17 +9,24 @@
 static struct mu_classic_effect *add(struct mu_classic *m, enum mu_classic_effect_type type)
 {
     assert(m->out->count < MU_CLASSIC_EFFECTS_MAX);
-    m->out->items[m->out->count] = (struct mu_classic_effect){ .type = type, .round = -1 };
+    m->out->items[m->out->count] = (struct mu_classic_effect){ .type = type };
     return &m->out->items[m->out->count++];
 }
 
-struct mu_classic_effect *mu_classic_tell(struct mu_classic *m, enum mu_classic_tell what)
+struct mu_part_news *mu_classic_tell(struct mu_classic *m, enum mu_part_tell what)
 {
-    struct mu_classic_effect *effect = add(m, MU_CLASSIC_DO_TELL);
+    struct mu_part_news *news = &add(m, MU_CLASSIC_DO_TELL)->news;
 
-    effect->tell = what;
-    effect->round = m->world.version;
-    return effect;
+    *news = (struct mu_part_news){ .tell = what, .round = m->world.version, .give_up_in_ms = NEVER };
+    return news;
+}
+
+void mu_classic_tell_failed(struct mu_classic *m, enum mu_part_event_type asked, const struct muster_error *error)
+{
+    struct mu_part_news *news = mu_classic_tell(m, MU_PART_TELL_FAILED);
+
+    news->asked = asked;
+    news->error = error;
 }
 
 uint64_t mu_classic_until(const struct mu_classic *m, uint64_t when_ms)

@@ -16,8 +16,6 @@
 
 MU_DEFINE_TEXTS(mu_fold_event_text, enum mu_fold_event_type, MU_FOLD_EVENTS)
 
-MU_DEFINE_TEXTS(mu_fold_tell_text, enum mu_fold_tell, MU_FOLD_TELLS)
-
 MU_DEFINE_TEXTS(mu_fold_phase_text, enum mu_fold_phase, MU_FOLD_PHASES)
 
 /* ---- Helpers ---- */
@@ -29,12 +27,12 @@ struct mu_fold_effect *mu_fold_emit(struct mu_fold *f, enum mu_fold_effect_type 
     return &f->out->items[f->out->count++];
 }
 
-struct mu_fold_effect *mu_fold_tell(struct mu_fold *f, enum mu_fold_tell what)
+struct mu_part_news *mu_fold_tell(struct mu_fold *f, enum mu_part_tell what)
 {
-    struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_TELL);
+    struct mu_part_news *news = &mu_fold_emit(f, MU_FOLD_DO_TELL)->news;
 
-    effect->tell = what;
-    return effect;
+    *news = (struct mu_part_news){ .tell = what, .give_up_in_ms = UINT64_MAX };
+    return news;
 }
 
 struct mu_fold_effect *mu_fold_request(struct mu_fold *f, enum mu_fold_effect_type type, uint64_t *ret_id)
@@ -143,13 +141,13 @@ static void become_idle(struct mu_fold *f)
     f->phase = MU_FOLD_IDLE;
 }
 
-void mu_fold_tell_failed(struct mu_fold *f, enum mu_fold_event_type asked)
+void mu_fold_tell_failed(struct mu_fold *f, enum mu_part_event_type asked)
 {
-    struct mu_fold_effect *effect = mu_fold_tell(f, MU_FOLD_TELL_FAILED);
+    struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_FAILED);
 
-    effect->asked = asked;
-    effect->error = &f->error;
-    if (asked == MU_FOLD_ON_CLOSE)
+    news->asked = asked;
+    news->error = &f->error;
+    if (asked == MU_PART_ON_CLOSE)
         f->closing = false;
     else
         become_idle(f);
@@ -175,7 +173,7 @@ void mu_fold_is_heard(struct mu_fold *f)
     f->down = false;
     f->was_away = true;
     distrust_without_lease(f);
-    (void)mu_fold_tell(f, MU_FOLD_TELL_BACKEND_UP);
+    (void)mu_fold_tell(f, MU_PART_TELL_BACKEND_UP);
 }
 
 static void is_away(struct mu_fold *f, const struct muster_error *error)
@@ -184,12 +182,12 @@ static void is_away(struct mu_fold *f, const struct muster_error *error)
         f->away = *error;
     if (f->looking) {
         f->looking = false;
-        mu_fold_tell(f, MU_FOLD_TELL_LOOKED)->error = &f->away;
+        mu_fold_tell(f, MU_PART_TELL_LOOKED)->error = &f->away;
     }
     if (f->down)
         return;
     f->down = true;
-    mu_fold_tell(f, MU_FOLD_TELL_BACKEND_DOWN)->error = &f->away;
+    mu_fold_tell(f, MU_PART_TELL_BACKEND_DOWN)->error = &f->away;
 }
 
 /* ---- What it means for us ---- */
@@ -246,7 +244,7 @@ static void tell_progress(struct mu_fold *f)
         return;
     f->has_told = true;
     f->told = now;
-    (void)mu_fold_tell(f, MU_FOLD_TELL_PROGRESS);
+    (void)mu_fold_tell(f, MU_PART_TELL_PROGRESS);
 }
 
 static void enter_world(struct mu_fold *f, int64_t rank)
@@ -267,7 +265,7 @@ static void enter_world(struct mu_fold *f, int64_t rank)
         (void)mu_fold_emit(f, MU_FOLD_DO_UNMARK);
     f->marked_lease = 0;
     f->may_be_marked = false;
-    mu_fold_tell(f, MU_FOLD_TELL_JOINED)->round = f->world.round;
+    mu_fold_tell(f, MU_PART_TELL_JOINED)->round = f->world.round;
 }
 
 static void observe_joining(struct mu_fold *f)
@@ -278,12 +276,12 @@ static void observe_joining(struct mu_fold *f)
     if (mu_fold_has(f, JOB_CLOSED)) {
         (void)mu_fail(&f->error, spare ? MUSTER_ERDZV_GRACEFUL_EXIT : MUSTER_ERDZV_CLOSED,
                       spare ? "the job was closed while this node was a spare" : "the job is closed");
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
+        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }
     if (f->seen[JOB_DOC].value == KEY_NEWER) {
         f->error = f->newer;
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
+        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }
     if (rank >= 0 && !was_left(f, f->doc.id) && !is_gone(f, rank)) {
@@ -326,7 +324,7 @@ static void observe_deadline(struct mu_fold *f)
         f->error = f->away;
         f->error.code = MUSTER_ERDZV_CONNECTION;
         (void)mu_wrap(&f->error, f->error.code, "etcd could not be used within %" PRIu64 " s", f->first_ms / 1000);
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
+        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }
     if (!mu_fold_is_due(f, f->deadline_ms))
@@ -357,12 +355,12 @@ static void observe_deadline(struct mu_fold *f)
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "%s%s%s", mu_timeout_text_write(&came, text),
                       has_note ? "; " : "", note);
     }
-    mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
+    mu_fold_tell_failed(f, MU_PART_ON_JOIN);
 }
 
 static void tell_removed(struct mu_fold *f)
 {
-    mu_fold_tell(f, MU_FOLD_TELL_REMOVED)->round = f->world.round;
+    mu_fold_tell(f, MU_PART_TELL_REMOVED)->round = f->world.round;
     become_idle(f);
 }
 
@@ -372,7 +370,7 @@ static void observe_member(struct mu_fold *f)
 
     if (f->seen[JOB_DOC].value == KEY_NEWER) {
         f->error = f->newer;
-        mu_fold_tell_failed(f, MU_FOLD_ON_TIME);
+        mu_fold_tell_failed(f, MU_PART_ON_TIME);
         return;
     }
     if (mu_fold_has(f, JOB_DOC) && f->doc.id != f->world.id) {
@@ -392,16 +390,16 @@ static void observe_member(struct mu_fold *f)
         more = true;
     }
     if (more)
-        mu_fold_tell(f, MU_FOLD_TELL_LOST)->round = f->world.round;
+        mu_fold_tell(f, MU_PART_TELL_LOST)->round = f->world.round;
     /* Not while etcd is away: workers would be stopped for a round that cannot come. */
     if (f->news.waiting > 0 && !f->told_waiting && !mu_fold_has(f, JOB_CLOSED) && !f->down &&
         mu_fold_is_due(f, f->joined_ms + f->world.hold_ms)) {
-        struct mu_fold_effect *effect = mu_fold_tell(f, MU_FOLD_TELL_WAITING);
+        struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_WAITING);
 
         f->told_waiting = true;
-        effect->round = f->world.round;
-        effect->count = f->news.newcomers > 0 ? f->news.newcomers : f->news.waiting;
-        effect->who = f->news.newcomers > 0 && f->news.who[0] != '\0' ? f->news.who : NULL;
+        news->round = f->world.round;
+        news->count = f->news.newcomers > 0 ? f->news.newcomers : f->news.waiting;
+        news->who = f->news.newcomers > 0 && f->news.who[0] != '\0' ? f->news.who : NULL;
     }
 }
 
@@ -410,7 +408,7 @@ static void observe_closed(struct mu_fold *f)
     if (!mu_fold_has(f, JOB_CLOSED) || (f->told_closed && !f->closing))
         return;
     f->told_closed = true;
-    mu_fold_tell(f, MU_FOLD_TELL_CLOSED)->asked = f->closing ? MU_FOLD_ON_CLOSE : MU_FOLD_ON_TIME;
+    mu_fold_tell(f, MU_PART_TELL_CLOSED)->asked = f->closing ? MU_PART_ON_CLOSE : MU_PART_ON_TIME;
     f->closing = false;
 }
 
@@ -419,7 +417,7 @@ static void observe(struct mu_fold *f)
     if (f->foreign.code != 0) {
         f->told_foreign = f->foreign;
         f->foreign.code = 0;
-        mu_fold_tell(f, MU_FOLD_TELL_FOREIGN)->error = &f->told_foreign;
+        mu_fold_tell(f, MU_PART_TELL_FOREIGN)->error = &f->told_foreign;
     }
     if (f->job.loaded) {
         if (f->phase == MU_FOLD_JOINING)
@@ -432,17 +430,17 @@ static void observe(struct mu_fold *f)
     if (f->closing && mu_fold_is_due(f, f->close_deadline_ms)) {
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "the job could not be closed within %" PRIu64 " s",
                       f->settings.close_ms / 1000);
-        mu_fold_tell_failed(f, MU_FOLD_ON_CLOSE);
+        mu_fold_tell_failed(f, MU_PART_ON_CLOSE);
     }
     if (f->looking && f->job.loaded && !f->down) {
-        struct mu_fold_effect *effect = mu_fold_tell(f, MU_FOLD_TELL_LOOKED);
+        struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_LOOKED);
 
         f->looking = false;
-        effect->closed = mu_fold_has(f, JOB_CLOSED);
-        effect->round = mu_fold_has(f, JOB_DOC)                                    ? f->doc.round
-                        : mu_fold_has(f, JOB_LEADER) || mu_fold_has(f, JOB_CLOSED) ? 0
-                                                                                   : -1;
-        effect->count = mu_fold_has(f, JOB_NEWS) ? f->news.waiting : 0;
+        news->closed = mu_fold_has(f, JOB_CLOSED);
+        news->round = mu_fold_has(f, JOB_DOC)                                    ? f->doc.round
+                      : mu_fold_has(f, JOB_LEADER) || mu_fold_has(f, JOB_CLOSED) ? 0
+                                                                                 : -1;
+        news->count = mu_fold_has(f, JOB_NEWS) ? f->news.waiting : 0;
     }
 }
 
@@ -469,7 +467,7 @@ static void on_leave(struct mu_fold *f)
     f->lease_was_lost = false;
     if (f->lease_take == 0) {
         f->phase = MU_FOLD_IDLE;
-        (void)mu_fold_tell(f, MU_FOLD_TELL_LEFT);
+        (void)mu_fold_tell(f, MU_PART_TELL_LEFT);
         return;
     }
     f->phase = MU_FOLD_LEAVING;
@@ -482,7 +480,7 @@ static void on_dropped(struct mu_fold *f, const struct mu_fold_event *event)
     if (f->phase != MU_FOLD_LEAVING || event->id != f->drop_id)
         return;
     f->phase = MU_FOLD_IDLE;
-    (void)mu_fold_tell(f, MU_FOLD_TELL_LEFT);
+    (void)mu_fold_tell(f, MU_PART_TELL_LEFT);
 }
 
 static void on_leased(struct mu_fold *f, const struct mu_fold_event *event)
@@ -503,9 +501,9 @@ static void refused(struct mu_fold *f, const struct muster_error *error)
     if (error != NULL)
         f->error = *error;
     if (f->closing)
-        mu_fold_tell_failed(f, MU_FOLD_ON_CLOSE);
+        mu_fold_tell_failed(f, MU_PART_ON_CLOSE);
     if (f->phase == MU_FOLD_JOINING)
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
+        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
 }
 
 /* The join ends with it: that etcd is away would be another story. */
@@ -551,10 +549,10 @@ static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event)
         return;
     }
     if (f->writing == WORLD && event->held) {
-        struct mu_fold_effect *effect = mu_fold_tell(f, MU_FOLD_TELL_COMPLETED);
+        struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_COMPLETED);
 
-        effect->round = f->write_round;
-        effect->count = f->write_count;
+        effect->news.round = f->write_round;
+        effect->news.count = f->write_count;
     }
     if (event->held && f->job.loaded && f->write_loads == f->loads) {
         f->awaited_mod = event->revision;
@@ -750,7 +748,7 @@ void mu_fold_step(struct mu_fold *f, const struct mu_fold_event *event, struct m
     mu_fold_drive(f);
     check(f);
     for (unsigned i = 0; i < f->out->count; i++) /* a loss is told of the world that we are in */
-        assert(f->out->items[i].type != MU_FOLD_DO_TELL || f->out->items[i].tell != MU_FOLD_TELL_LOST ||
+        assert(f->out->items[i].type != MU_FOLD_DO_TELL || f->out->items[i].news.tell != MU_PART_TELL_LOST ||
                f->world.id != 0);
 }
 

@@ -126,24 +126,15 @@ struct mu_fold_event { /* borrows what it points to */
     X(LOOK_AROUND, "look around") /* see below */                                                                      \
     X(UNMARK, "unmark")           /* take our mark away */                                                             \
     X(WRITE, "write")             /* write */                                                                          \
-    X(TELL, "tell")
+    X(TELL, "tell")               /* news */                                                                           \
+    X(COMPLETED, "completed")     /* for the record: we, as the leader, wrote the world of news.round */               \
+    X(LEADER, "leader")           /* for the record: we are the leader now */
 
 /* LOOK_AROUND reads some of nodes/ and waiting/ (not our own). `value` is our mark: it is put there first, under
  * `lease`, if the document is still the same; empty: none. One is under way at a time. */
 enum mu_fold_effect_type {
 #define X(name, text) MU_FOLD_DO_##name,
     MU_FOLD_EFFECTS(X)
-#undef X
-};
-
-#define MU_FOLD_TELLS(X)                                                                                               \
-    MU_PART_TELLS(X)                                                                                                   \
-    X(COMPLETED, "completed") /* we, as the leader, wrote the world of `round`, with `count` members */                \
-    X(LEADER, "leader")       /* we are the leader now */
-
-enum mu_fold_tell {
-#define X(name, text) MU_FOLD_TELL_##name,
-    MU_FOLD_TELLS(X)
 #undef X
 };
 
@@ -178,12 +169,7 @@ struct mu_fold_effect { /* borrows from the machine, until the next step */
     int64_t lease;
     const struct mu_fold_write *write;
     struct mu_slice value;
-    enum mu_fold_tell tell;
-    enum mu_fold_event_type asked; /* FAILED; CLOSED: CLOSE, or TIME if another node closed it */
-    int64_t round, count;
-    const char *who;
-    bool closed;
-    const struct muster_error *error; /* FAILED, BACKEND_DOWN; LOOKED: NULL if it was possible */
+    struct mu_part_news news;
 };
 
 #define MU_FOLD_EFFECTS_MAX 24
@@ -249,7 +235,6 @@ const struct mu_waiters *mu_fold_crowd(const struct mu_fold *fold); /* as it was
 const char *mu_fold_note(const struct mu_fold *fold, char note[static MU_WAITERS_NOTE_MAX]);
 
 const char *mu_fold_event_text(enum mu_fold_event_type value);
-const char *mu_fold_tell_text(enum mu_fold_tell value);
 const char *mu_fold_phase_text(enum mu_fold_phase value);
 
 #endif

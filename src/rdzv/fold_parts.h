@@ -113,12 +113,12 @@ struct mu_fold {
 
 /* fold.c */
 struct mu_fold_effect *mu_fold_emit(struct mu_fold *f, enum mu_fold_effect_type type);
-struct mu_fold_effect *mu_fold_tell(struct mu_fold *f, enum mu_fold_tell what);
+struct mu_part_news *mu_fold_tell(struct mu_fold *f, enum mu_part_tell what);
 struct mu_fold_effect *mu_fold_request(struct mu_fold *f, enum mu_fold_effect_type type, uint64_t *ret_id);
 bool mu_fold_is_answer(const struct mu_fold_event *event, uint64_t *id);
 bool mu_fold_is_due(struct mu_fold *f, uint64_t when_ms);
 bool mu_fold_is_present(const struct mu_fold *f);
-void mu_fold_tell_failed(struct mu_fold *f, enum mu_fold_event_type asked);
+void mu_fold_tell_failed(struct mu_fold *f, enum mu_part_event_type asked);
 void mu_fold_back_off(struct mu_fold *f);
 void mu_fold_is_heard(struct mu_fold *f);
 void mu_fold_distrust(struct view *view);

@@ -395,7 +395,7 @@ static void write_world(struct mu_fold *f, const struct folded *folded)
     if (rc == MUSTER_ELIMIT && f->phase == MU_FOLD_JOINING) {
         (void)mu_fail(&f->error, MUSTER_ELIMIT, "the document of %zu nodes is larger than %u bytes", folded->count,
                       MU_FOLD_VALUE_MAX);
-        mu_fold_tell_failed(f, MU_FOLD_ON_JOIN);
+        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }
     if (!mu_fold_is_encoded(f, rc))
@@ -518,7 +518,7 @@ void mu_leader_drive(struct mu_fold *f)
         f->keep_at_ms = f->now_ms;
         f->news_at_ms = 0;
         mu_fold_distrust(&f->nodes);
-        (void)mu_fold_tell(f, MU_FOLD_TELL_LEADER);
+        (void)mu_fold_emit(f, MU_FOLD_DO_LEADER);
     } else if (!leader && f->was_leader) {
         mu_fold_distrust(&f->nodes);
         mu_leader_forget(f);

@@ -1,14 +1,12 @@
-/* The three machines behind one table: translates their effects and what they know, and decides nothing. */
+/* The three machines behind one table: hands on their effects and what they know, and decides nothing. */
 #include "rdzv/part.h"
 
+#include "base/texts.h"
 #include "rdzv/classic.h"
 #include "rdzv/fold.h"
 #include "rdzv/rdzv.h"
 
-/* What all machines tell in the same fields. */
-#define SHARED_NEWS(effect)                                                                                            \
-    .tell = (enum mu_part_tell)(effect)->tell, .asked = (enum mu_part_event_type)(effect)->asked,                      \
-    .round = (effect)->round, .count = (effect)->count
+MU_DEFINE_TEXTS(mu_part_tell_text, enum mu_part_tell, MU_PART_TELLS)
 
 /* What is the same for each machine but for its names; `wall` puts the wall clock into its event. */
 #define PART(name, NAME, text, wall)                                                                                   \
@@ -24,16 +22,13 @@
         wall;                                                                                                          \
         mu_##name##_step(part, &event, &effects);                                                                      \
         for (unsigned i = 0; i < effects.count; i++)                                                                   \
-            if (effects.items[i].type != NAME##_DO_TELL)                                                               \
+            if (effects.items[i].type < NAME##_DO_TELL)                                                                \
                 to->request(to->ctx, &effects.items[i]);                                                               \
-        for (unsigned i = 0; i < effects.count; i++) {                                                                 \
-            if (effects.items[i].type != NAME##_DO_TELL)                                                               \
-                continue;                                                                                              \
-            if ((unsigned)effects.items[i].tell < MU_PART_TELLS_COUNT)                                                 \
-                name##_tell(part, &effects.items[i], to);                                                              \
-            else if (to->own != NULL)                                                                                  \
+        for (unsigned i = 0; i < effects.count; i++)                                                                   \
+            if (effects.items[i].type == NAME##_DO_TELL)                                                               \
+                to->tell(to->ctx, &effects.items[i].news);                                                             \
+            else if (effects.items[i].type > NAME##_DO_TELL && to->own != NULL)                                        \
                 to->own(to->ctx, &effects.items[i]);                                                                   \
-        }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
     static uint64_t name##_deadline_ms(const void *part)                                                               \
@@ -56,24 +51,6 @@
 
 /* ---- One shared document: rdzv.h ---- */
 
-static void rdzv_tell(const struct mu_rdzv *rdzv, const struct mu_rdzv_effect *effect, const struct mu_part_sink *to)
-{
-    const struct mu_doc *doc = mu_rdzv_doc(rdzv);
-    bool can_fail = effect->tell == MU_RDZV_TELL_FAILED || effect->tell == MU_RDZV_TELL_LOOKED ||
-                    effect->tell == MU_RDZV_TELL_BACKEND_DOWN || effect->tell == MU_RDZV_TELL_FOREIGN;
-    const struct muster_error *error = can_fail ? mu_rdzv_error(rdzv) : NULL;
-    struct mu_part_news news = { SHARED_NEWS(effect), .error = error != NULL && error->code != 0 ? error : NULL,
-                                 .away_ms = effect->away_ms, .give_up_in_ms = effect->give_up_in_ms,
-                                 .host_lost = effect->host_lost };
-
-    if (effect->tell == MU_RDZV_TELL_LOOKED) {
-        news.round = mu_rdzv_doc_exists(rdzv) ? doc->round : -1;
-        news.count = (int64_t)doc->waiting;
-        news.closed = doc->closed;
-    }
-    to->tell(to->ctx, &news);
-}
-
 static bool rdzv_world(const void *part, struct mu_part_world *ret_world)
 {
     const struct mu_rdzv_world *world = mu_rdzv_world(part);
@@ -88,15 +65,6 @@ PART(rdzv, MU_RDZV, RDZV_PHASE, event.wall_us = now.wall_us);
 
 /* ---- etcd's v2 keys: classic.h ---- */
 
-static void classic_tell(const struct mu_classic *classic, const struct mu_classic_effect *effect,
-                         const struct mu_part_sink *to)
-{
-    (void)classic;
-    to->tell(to->ctx, &(struct mu_part_news){ SHARED_NEWS(effect), .closed = effect->closed, .error = effect->error,
-                                              .give_up_in_ms = UINT64_MAX, .ranks = effect->ranks,
-                                              .ranks_count = effect->ranks_count });
-}
-
 static bool classic_world(const void *part, struct mu_part_world *ret_world)
 {
     const struct mu_classic_world *world = mu_classic_world(part);
@@ -110,13 +78,6 @@ static bool classic_world(const void *part, struct mu_part_world *ret_world)
 PART(classic, MU_CLASSIC, CLASSIC_PHASE, (void)now.wall_us);
 
 /* ---- etcd v3: fold.h ---- */
-
-static void fold_tell(const struct mu_fold *fold, const struct mu_fold_effect *effect, const struct mu_part_sink *to)
-{
-    (void)fold;
-    to->tell(to->ctx, &(struct mu_part_news){ SHARED_NEWS(effect), .closed = effect->closed, .who = effect->who,
-                                              .error = effect->error, .give_up_in_ms = UINT64_MAX });
-}
 
 static bool fold_world(const void *part, struct mu_part_world *ret_world)
 {

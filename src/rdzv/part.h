@@ -1,7 +1,7 @@
 /* A node's part in a rendezvous, for the code that drives it. Three machines play it: rdzv.h (one shared document),
  * classic.h (etcd's v2 keys) and fold.h (etcd v3). They are asked the same and tell the same, in the words below; their
- * requests to the back end are their own. Each machine's lists of events and tells begin with the shared ones, so a
- * shared number means the same in all of them. */
+ * requests to the back end are their own. Each machine's list of events begins with the shared ones, so a shared number
+ * means the same in all of them. Its effects are requests, then TELL, then what is only for the record. */
 #ifndef MU_RDZV_PART_H
 #define MU_RDZV_PART_H
 
@@ -40,6 +40,8 @@ enum mu_part_tell {
 #undef X
         MU_PART_TELLS_COUNT,
 };
+
+const char *mu_part_tell_text(enum mu_part_tell value);
 
 /* What is told; borrows from the machine until its next step. */
 struct mu_part_news {
@@ -81,7 +83,7 @@ struct mu_part_now {
 struct mu_part_sink {
     void (*request)(void *ctx, const void *effect); /* the machine's own struct */
     void (*tell)(void *ctx, const struct mu_part_news *news);
-    void (*own)(void *ctx, const void *effect); /* a tell that only this machine has; NULL: nobody wants it */
+    void (*own)(void *ctx, const void *effect); /* for the record, behind TELL; NULL: nobody wants it */
     void *ctx;
 };
 

@@ -22,8 +22,6 @@ MU_DEFINE_TEXTS(mu_rdzv_event_text, enum mu_rdzv_event_type, MU_RDZV_EVENTS)
 
 MU_DEFINE_TEXTS(mu_rdzv_effect_text, enum mu_rdzv_effect_type, MU_RDZV_EFFECTS)
 
-MU_DEFINE_TEXTS(mu_rdzv_tell_text, enum mu_rdzv_tell, MU_RDZV_TELLS)
-
 MU_DEFINE_TEXTS(mu_rdzv_phase_text, enum mu_rdzv_phase, MU_RDZV_PHASES)
 
 /* ---- Life ---- */
@@ -165,7 +163,7 @@ static void on_leave(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects 
     if (!r->maybe_in && !is_writing(r)) {
         mu_rdzv_abandon(r, out);
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-        tell(out, MU_RDZV_TELL_LEFT);
+        tell(out, MU_PART_TELL_LEFT);
         return;
     }
     if (r->main_type == MU_RDZV_DO_SETTLE)
@@ -186,9 +184,16 @@ static void on_close(struct mu_rdzv *r, uint64_t now_ms)
 
 void mu_rdzv_answer_look(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
-    if (r->looking)
-        tell(out, MU_RDZV_TELL_LOOKED);
+    struct mu_part_news *news;
+
+    if (!r->looking)
+        return;
     r->looking = false;
+    news = tell(out, MU_PART_TELL_LOOKED);
+    news->round = mu_rdzv_doc_exists(r) ? r->doc.round : -1;
+    news->count = (int64_t)r->doc.waiting;
+    news->closed = r->doc.closed;
+    news->error = r->error.code != 0 ? &r->error : NULL;
 }
 
 static void on_look(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
@@ -210,7 +215,7 @@ static void on_stop(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     r->looking = false;
     if (r->look == LOOK_NOW)
         mu_rdzv_set_look(r, LOOK_SLOWLY);
-    tell(out, MU_RDZV_TELL_LEFT);
+    tell(out, MU_PART_TELL_LEFT);
 }
 
 /* ---- What did not work ---- */
@@ -220,7 +225,7 @@ void mu_rdzv_fail_join(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     mu_rdzv_abandon(r, out);
     mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
     mu_rdzv_forget_world(r);
-    tell_failed(out, MU_RDZV_JOIN);
+    tell_failed(r, out, MU_PART_ON_JOIN);
 }
 
 void mu_rdzv_say_timeout(struct mu_rdzv *r, uint64_t now_ms)
@@ -249,7 +254,7 @@ void mu_rdzv_refuse_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     assert(r->close == CLOSE_ASKED);
     end_close(r);
-    tell_failed(out, MU_RDZV_CLOSE);
+    tell_failed(r, out, MU_PART_ON_CLOSE);
 }
 
 void mu_rdzv_fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
@@ -263,7 +268,7 @@ void mu_rdzv_fail_leave(struct mu_rdzv *r, struct mu_rdzv_effects *out)
     say_not_done(r, "out of the document");
     mu_rdzv_abandon(r, out);
     mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-    tell_failed(out, MU_RDZV_LEAVE);
+    tell_failed(r, out, MU_PART_ON_LEAVE);
 }
 
 /* ---- Steps ---- */

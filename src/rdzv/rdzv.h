@@ -112,25 +112,17 @@ struct mu_rdzv_event { /* borrows what it points to */
     X(TURN_WAIT, "wait for turn") /* until `turn` was given, at most wait_ms */                                        \
     X(TURN_GIVE, "give turn")     /* `turn` is over; no answer */                                                      \
     X(SETTLE, "settle")           /* `bytes` as the digest of `round`, unless there is one */                          \
-    X(TELL, "tell")               /* `tell`: to the owner, with what mu_rdzv_* below says */
+    X(TELL, "tell")               /* `news`: to the owner, with what mu_rdzv_* below says */                           \
+    X(PLANNED, "planned")         /* with WRITE, for the record: mu_rdzv_deeds() is what it writes */                  \
+    X(SYNCED, "synced")           /* WRITE's answer, for the record: `written`, or another's write came first; also    \
+                                   * mu_rdzv_removed(), and `beat`: a member's heartbeat */
+
+/* LOOKED tells what the store had, at most a second ago. LEFT also answers STOP. BACKEND_DOWN is also told of the first
+ * request that is refused. */
 
 enum mu_rdzv_effect_type {
 #define X(name, text) MU_RDZV_DO_##name,
     MU_RDZV_EFFECTS(X)
-#undef X
-};
-
-/* LOOKED: mu_rdzv_doc(), at most a second old. LEFT also answers STOP. BACKEND_DOWN is also told of the first request
- * that is refused. Errors are mu_rdzv_error(). */
-#define MU_RDZV_TELLS(X)                                                                                               \
-    MU_PART_TELLS(X)                                                                                                   \
-    X(PLANNED, "planned") /* with WRITE, for the record: mu_rdzv_deeds() is what it writes */                          \
-    X(SYNCED, "synced")   /* WRITE's answer, for the record: `written`, or another's write came first; also          \
-                           * mu_rdzv_removed(), and `beat`: a member's heartbeat */
-
-enum mu_rdzv_tell {
-#define X(name, text) MU_RDZV_TELL_##name,
-    MU_RDZV_TELLS(X)
 #undef X
 };
 
@@ -141,12 +133,8 @@ struct mu_rdzv_effect { /* borrows from the machine, until the next step */
     bool has_token;
     int64_t bell, turn, round;
     uint64_t wait_ms;
-    enum mu_rdzv_tell tell;
-    enum mu_rdzv_event_type asked; /* FAILED; CLOSED: CLOSE, or TIME if another node closed it */
-    bool written, beat;            /* SYNCED */
-    int64_t count;
-    uint64_t away_ms, give_up_in_ms; /* BACKEND_DOWN, as in struct mu_part_news */
-    bool host_lost;
+    struct mu_part_news news; /* TELL */
+    bool written, beat;       /* SYNCED */
 };
 
 #define MU_RDZV_EFFECTS_MAX 16
@@ -234,7 +222,6 @@ struct mu_part_progress mu_rdzv_progress(const struct mu_rdzv *rdzv);
 
 const char *mu_rdzv_event_text(enum mu_rdzv_event_type value);
 const char *mu_rdzv_effect_text(enum mu_rdzv_effect_type value);
-const char *mu_rdzv_tell_text(enum mu_rdzv_tell value);
 const char *mu_rdzv_phase_text(enum mu_rdzv_phase value);
 
 #endif

@@ -41,11 +41,11 @@ void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_
     } else if (r->phase == MU_RDZV_PHASE_LEAVING) {
         mu_rdzv_abandon(r, out);
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-        tell_failed(out, MU_RDZV_LEAVE);
+        tell_failed(r, out, MU_PART_ON_LEAVE);
     } else if (r->phase == MU_RDZV_PHASE_MEMBER && now_ms - r->value_since_ms >= mu_rdzv_death_age_ms(&r->settings)) {
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
         mu_rdzv_forget_world(r);
-        tell_failed(out, MU_RDZV_TIME);
+        tell_failed(r, out, MU_PART_ON_TIME);
     }
 }
 
@@ -189,7 +189,7 @@ static void set_store(struct mu_rdzv *r, enum store_state state, uint64_t now_ms
 static void note_away(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     enum store_state before = r->store;
-    struct mu_rdzv_effect *effect = NULL;
+    struct mu_part_news *news;
 
     if (before == STORE_HERE)
         set_store(r, STORE_SILENT, event->now_ms);
@@ -198,11 +198,12 @@ static void note_away(struct mu_rdzv *r, const struct mu_rdzv_event *event, stru
     if (r->told_store == r->store || r->phase == MU_RDZV_PHASE_IDLE)
         return;
     r->told_store = r->store;
-    effect = tell(out, MU_RDZV_TELL_BACKEND_DOWN);
-    effect->away_ms = before == STORE_HERE ? sooner(event->now_ms - r->main_sent_ms, 2 * r->settings.heartbeat_ms)
-                                           : event->now_ms - r->away_since_ms;
-    effect->give_up_in_ms = left_ms(is_joining(r) ? mu_rdzv_join_lost_ms(r) : store_lost_ms(r), event->now_ms);
-    effect->host_lost = event->now_ms >= mu_rdzv_host_lost_ms(r); /* see mu_rdzv_judge_host() */
+    news = tell(out, MU_PART_TELL_BACKEND_DOWN);
+    news->error = &r->error;
+    news->away_ms = before == STORE_HERE ? sooner(event->now_ms - r->main_sent_ms, 2 * r->settings.heartbeat_ms)
+                                         : event->now_ms - r->away_since_ms;
+    news->give_up_in_ms = left_ms(is_joining(r) ? mu_rdzv_join_lost_ms(r) : store_lost_ms(r), event->now_ms);
+    news->host_lost = event->now_ms >= mu_rdzv_host_lost_ms(r); /* see mu_rdzv_judge_host() */
 }
 
 void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
@@ -229,7 +230,7 @@ void mu_rdzv_is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     assert(r->look != LOOK_RETRY); /* this is the answer */
     if (r->told_store != STORE_HERE)
-        tell(out, MU_RDZV_TELL_BACKEND_UP);
+        tell(out, MU_PART_TELL_BACKEND_UP);
     r->store = r->told_store = STORE_HERE;
     r->retry_ms = MU_RDZV_RETRY_MS;
 }
@@ -344,7 +345,7 @@ void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, co
     (void)mu_fail(&r->error, MUSTER_ERDZV_STATE, "somebody has overwritten the document: %s; %s", error->text,
                   may_put_back(r, event->now_ms) ? "putting it back" : "waiting for its members to put it back");
     if (first)
-        tell(out, MU_RDZV_TELL_FOREIGN);
+        tell(out, MU_PART_TELL_FOREIGN)->error = &r->error;
     mu_rdzv_answer_look(r, out);
     restore(r, event, out);
 }

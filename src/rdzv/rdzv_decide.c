@@ -201,7 +201,7 @@ void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_
     effect->bytes = mu_buf_slice(&r->out);
     effect->token = mu_buf_slice(&r->token);
     effect->has_token = has_token(r);
-    tell(out, MU_RDZV_TELL_PLANNED);
+    push(out, MU_RDZV_DO_PLANNED);
 }
 
 /* ---- Nothing to write ---- */
@@ -214,7 +214,7 @@ static void conclude_closing(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_
         mu_rdzv_fail_close(r, out);
     if (r->doc.closed && (asked || (r->phase == MU_RDZV_PHASE_MEMBER && r->close == CLOSE_NONE))) {
         mu_rdzv_set_close(r, CLOSE_TOLD);
-        tell(out, MU_RDZV_TELL_CLOSED)->asked = asked ? MU_RDZV_CLOSE : MU_RDZV_TIME;
+        tell(out, MU_PART_TELL_CLOSED)->asked = asked ? MU_PART_ON_CLOSE : MU_PART_ON_TIME;
     }
 }
 
@@ -242,7 +242,7 @@ static void conclude(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now
             mu_rdzv_abandon(r, out);
             mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
             r->exit_round = -1;
-            tell(out, MU_RDZV_TELL_LEFT);
+            tell(out, MU_PART_TELL_LEFT);
         } else if (action == MU_RDZV_ERROR_TIMEOUT) {
             mu_rdzv_fail_leave(r, out);
         }

@@ -185,17 +185,21 @@ static inline struct mu_rdzv_effect *push(struct mu_rdzv_effects *out, enum mu_r
     return effect;
 }
 
-static inline struct mu_rdzv_effect *tell(struct mu_rdzv_effects *out, enum mu_rdzv_tell what)
+static inline struct mu_part_news *tell(struct mu_rdzv_effects *out, enum mu_part_tell what)
 {
-    struct mu_rdzv_effect *effect = push(out, MU_RDZV_DO_TELL);
+    struct mu_part_news *news = &push(out, MU_RDZV_DO_TELL)->news;
 
-    effect->tell = what;
-    return effect;
+    news->tell = what;
+    return news;
 }
 
-static inline void tell_failed(struct mu_rdzv_effects *out, enum mu_rdzv_event_type asked)
+/* r->error says why. */
+static inline void tell_failed(struct mu_rdzv *r, struct mu_rdzv_effects *out, enum mu_part_event_type asked)
 {
-    tell(out, MU_RDZV_TELL_FAILED)->asked = asked;
+    struct mu_part_news *news = tell(out, MU_PART_TELL_FAILED);
+
+    news->asked = asked;
+    news->error = &r->error;
 }
 
 static inline struct mu_rdzv_effect *request(struct mu_rdzv *r, enum mu_rdzv_effect_type type, uint64_t now_ms,

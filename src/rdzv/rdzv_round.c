@@ -28,7 +28,7 @@ bool mu_rdzv_in_world(const struct mu_rdzv *r, const struct mu_node *node)
 void mu_rdzv_tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out)
 {
     r->told_lost = r->lost_count;
-    tell(out, MU_RDZV_TELL_LOST)->round = r->world.round;
+    tell(out, MU_PART_TELL_LOST)->round = r->world.round;
 }
 
 /* Workers of PyTorch 2.5 meet in the rendezvous store, under the number of failures that their own agent has counted.
@@ -134,8 +134,6 @@ static void remember_round(struct mu_rdzv *r)
 
 static void become_member(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
 {
-    struct mu_rdzv_effect *effect = NULL;
-
     if (enter_world(r) < 0) {
         mu_rdzv_become(r, MU_RDZV_PHASE_JOINING); /* no memory: with the next look */
         return;
@@ -150,8 +148,7 @@ static void become_member(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_eff
     r->told_waiting = false;
     r->exit_round = r->world.round;
     remember_round(r);
-    effect = tell(out, MU_RDZV_TELL_JOINED);
-    effect->round = r->world.round;
+    tell(out, MU_PART_TELL_JOINED)->round = r->world.round;
 }
 
 /* The round is complete and has us. */
@@ -221,7 +218,7 @@ void mu_rdzv_watch_round(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effe
     const struct mu_doc *doc = &r->sights.doc;
 
     if (doc->round != r->world.round || !doc->complete || !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT)) {
-        tell(out, MU_RDZV_TELL_REMOVED)->round = r->world.round;
+        tell(out, MU_PART_TELL_REMOVED)->round = r->world.round;
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
         mu_rdzv_forget_world(r);
         r->exit_round = -1;
@@ -230,10 +227,10 @@ void mu_rdzv_watch_round(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effe
     note_lost(r, now_ms, out);
     if (mu_rdzv_somebody_can_join(r) && !r->told_waiting && !r->doc.closed && now_ms >= r->hold_until_ms &&
         !mu_rdzv_fails_alike(r, r->lost_since_ms, now_ms)) {
-        struct mu_rdzv_effect *effect = tell(out, MU_RDZV_TELL_WAITING);
+        struct mu_part_news *news = tell(out, MU_PART_TELL_WAITING);
 
         r->told_waiting = true;
-        effect->count = (int64_t)r->doc.waiting;
-        effect->round = r->world.round;
+        news->count = (int64_t)r->doc.waiting;
+        news->round = r->world.round;
     }
 }

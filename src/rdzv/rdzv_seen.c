@@ -117,7 +117,7 @@ int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from, c
     if (is_joining(r) && event->now_ms <= r->deadline_ms)
         note_who_came(r);
     if (is_joining(r) && (first || !same_progress(fresh, &r->sights.doc)))
-        tell(out, MU_RDZV_TELL_PROGRESS);
+        tell(out, MU_PART_TELL_PROGRESS);
     if (r->removed_count == 0)
         mu_doc_done(fresh); /* nobody needs what was before */
     return 0;
@@ -198,7 +198,7 @@ static void note_removed(struct mu_rdzv *r)
 void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
 {
     struct plan plan = r->plan;
-    struct mu_rdzv_effect *synced = tell(out, MU_RDZV_TELL_SYNCED);
+    struct mu_rdzv_effect *synced = push(out, MU_RDZV_DO_SYNCED);
 
     synced->written = event->written;
     synced->beat = event->written && r->phase == MU_RDZV_PHASE_MEMBER && plan.beats;

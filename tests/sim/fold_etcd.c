@@ -400,6 +400,8 @@ static void carry_out(struct request *r)
     case MU_FOLD_DO_UNMARK:
     case MU_FOLD_DO_UNWATCH:
     case MU_FOLD_DO_TELL:
+    case MU_FOLD_DO_COMPLETED:
+    case MU_FOLD_DO_LEADER:
         break;
     }
     r->revision = s->revision;
@@ -484,6 +486,8 @@ static void answer(struct request *r)
     case MU_FOLD_DO_UNMARK:
     case MU_FOLD_DO_UNWATCH:
     case MU_FOLD_DO_TELL:
+    case MU_FOLD_DO_COMPLETED:
+    case MU_FOLD_DO_LEADER:
         return;
     }
     if (r->lease_gone)

@@ -202,33 +202,32 @@ void agent_answer(struct agent *a, enum mu_job_who who, struct mu_answer answer)
 
 /* ---- The rendezvous ---- */
 
-static enum muster_rdzv_event_type type_of(enum mu_rdzv_tell tell)
+static enum muster_rdzv_event_type type_of(enum mu_part_tell tell)
 {
     switch (tell) {
-    case MU_RDZV_TELL_JOINED:
+    case MU_PART_TELL_JOINED:
         return MUSTER_RDZV_JOINED;
-    case MU_RDZV_TELL_WAITING:
+    case MU_PART_TELL_WAITING:
         return MUSTER_RDZV_WAITING;
-    case MU_RDZV_TELL_LOST:
+    case MU_PART_TELL_LOST:
         return MUSTER_RDZV_PEERS_LOST;
-    case MU_RDZV_TELL_REMOVED:
+    case MU_PART_TELL_REMOVED:
         return MUSTER_RDZV_REMOVED;
-    case MU_RDZV_TELL_CLOSED:
+    case MU_PART_TELL_CLOSED:
         return MUSTER_RDZV_CLOSED;
-    case MU_RDZV_TELL_LEFT:
+    case MU_PART_TELL_LEFT:
         return MUSTER_RDZV_LEFT;
-    case MU_RDZV_TELL_FAILED:
+    case MU_PART_TELL_FAILED:
         return MUSTER_RDZV_FAILED;
-    case MU_RDZV_TELL_BACKEND_DOWN:
+    case MU_PART_TELL_BACKEND_DOWN:
         return MUSTER_RDZV_BACKEND_DOWN;
-    case MU_RDZV_TELL_BACKEND_UP:
+    case MU_PART_TELL_BACKEND_UP:
         return MUSTER_RDZV_BACKEND_UP;
-    case MU_RDZV_TELL_LOOKED:
+    case MU_PART_TELL_LOOKED:
         return MUSTER_RDZV_LOOKED;
-    case MU_RDZV_TELL_PROGRESS:
-    case MU_RDZV_TELL_FOREIGN:
-    case MU_RDZV_TELL_PLANNED:
-    case MU_RDZV_TELL_SYNCED:
+    case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELL_FOREIGN:
+    case MU_PART_TELLS_COUNT:
         break;
     }
     return MUSTER_RDZV_PROGRESS;
@@ -284,16 +283,16 @@ static void on_news(struct agent *a, void *what, uint64_t number)
 
     (void)number;
     name_nodes(news, nodes);
-    if (news->tell == MU_RDZV_TELL_JOINED)
+    if (news->tell == MU_PART_TELL_JOINED)
         note_joined(a, news);
-    else if (news->tell == MU_RDZV_TELL_LOST)
+    else if (news->tell == MU_PART_TELL_LOST)
         a->lost_us = w.now_us;
-    else if (news->tell == MU_RDZV_TELL_CLOSED)
+    else if (news->tell == MU_PART_TELL_CLOSED)
         a->closed = true;
-    else if (news->tell == MU_RDZV_TELL_BACKEND_DOWN || news->tell == MU_RDZV_TELL_BACKEND_UP)
-        a->store_away = news->tell == MU_RDZV_TELL_BACKEND_DOWN;
+    else if (news->tell == MU_PART_TELL_BACKEND_DOWN || news->tell == MU_PART_TELL_BACKEND_UP)
+        a->store_away = news->tell == MU_PART_TELL_BACKEND_DOWN;
     feed(a, told);
-    if (news->tell == MU_RDZV_TELL_REMOVED && is_there(a))
+    if (news->tell == MU_PART_TELL_REMOVED && is_there(a))
         check_removed(a);
     free(what);
 }
@@ -315,18 +314,18 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
     struct mu_node nodes[AGENTS_MAX];
     struct news news;
 
-    if (effect->tell == MU_RDZV_TELL_PROGRESS || effect->tell == MU_RDZV_TELL_PLANNED ||
-        effect->tell == MU_RDZV_TELL_SYNCED || effect->tell == MU_RDZV_TELL_FOREIGN)
+    if (effect->type != MU_RDZV_DO_TELL || effect->news.tell == MU_PART_TELL_PROGRESS ||
+        effect->news.tell == MU_PART_TELL_FOREIGN)
         return;
-    TELL("%s: rendezvous: %s", node->name, mu_rdzv_tell_text(effect->tell));
-    news = (struct news){ .tell = effect->tell,
-                          .round = effect->round,
-                          .count = effect->count,
-                          .away_ms = effect->away_ms,
-                          .give_up_in_ms = effect->give_up_in_ms,
+    TELL("%s: rendezvous: %s", node->name, mu_part_tell_text(effect->news.tell));
+    news = (struct news){ .tell = effect->news.tell,
+                          .round = effect->news.round,
+                          .count = effect->news.count,
+                          .away_ms = effect->news.away_ms,
+                          .give_up_in_ms = effect->news.give_up_in_ms,
                           .incarnation = store_incarnation(),
                           .error = *mu_rdzv_error(node->rdzv) };
-    if (effect->tell == MU_RDZV_TELL_JOINED) {
+    if (effect->news.tell == MU_PART_TELL_JOINED) {
         const struct mu_rdzv_world *world = mu_rdzv_world(node->rdzv);
 
         news.round = world->round;
@@ -335,11 +334,11 @@ void agent_hear(struct node *node, const struct mu_rdzv_effect *effect)
         copy_ids(&news, world->members, world->count);
         name_nodes(&news, nodes);
         news.tag = mu_round_tag(nodes, news.ids_count);
-    } else if (effect->tell == MU_RDZV_TELL_LOST) {
+    } else if (effect->news.tell == MU_PART_TELL_LOST) {
         struct mu_rdzv_nodes lost = mu_rdzv_lost(node->rdzv);
 
         copy_ids(&news, lost.items, lost.count);
-    } else if (effect->tell != MU_RDZV_TELL_WAITING && effect->tell != MU_RDZV_TELL_REMOVED) {
+    } else if (effect->news.tell != MU_PART_TELL_WAITING && effect->news.tell != MU_PART_TELL_REMOVED) {
         news.round = a->round;
     }
     boot_hear(a, effect, &news);

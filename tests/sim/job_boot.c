@@ -511,7 +511,7 @@ static void deliver(struct agent *a, const struct mu_talk_effect *effect, const 
             effect->tell != MU_PART_TELL_REMOVED) ||
                effect->round == b->told_round,
            "%s is told of round %" PRId64 ", but it knows of round %" PRId64, a->name, effect->round, b->told_round);
-    news->tell = (enum mu_rdzv_tell)effect->tell;
+    news->tell = effect->tell;
     news->round = effect->round;
     news->count = effect->count;
     if (effect->tell == MU_PART_TELL_FAILED)
@@ -588,8 +588,8 @@ void boot_ask(struct agent *a, enum mu_rdzv_event_type ask)
 
 void boot_hear(struct agent *a, const struct mu_rdzv_effect *effect, const struct news *heard)
 {
-    const struct mu_part_news news = { .tell = (enum mu_part_tell)effect->tell,
-                                       .asked = (enum mu_part_event_type)effect->asked,
+    const struct mu_part_news news = { .tell = effect->news.tell,
+                                       .asked = effect->news.asked,
                                        .round = heard->round,
                                        .count = heard->count,
                                        .error = &heard->error };

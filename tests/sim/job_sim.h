@@ -97,7 +97,7 @@ struct processes {
 /* ---- Agents ---- */
 
 struct news { /* of the rendezvous */
-    enum mu_rdzv_tell tell;
+    enum mu_part_tell tell;
     enum muster_rdzv_request request; /* that has failed */
     int64_t round, count, rank;
     uint64_t tag; /* of a round that was joined */

@@ -480,7 +480,7 @@ static void lost_some(struct node *node, const struct mu_rdzv_effect *effect)
 {
     struct mu_rdzv_nodes lost = mu_rdzv_lost(node->rdzv);
 
-    EXPECT("ask", node->member && effect->round == node->joined_round, "%s is told of losses, but is no member",
+    EXPECT("ask", node->member && effect->news.round == node->joined_round, "%s is told of losses, but is no member",
            node->name);
     /* While the store is away it is the host. Another that was told may have been seen again since. */
     EXPECT("ask", lost.count > node->told_lost || node->down, "%s is told of no new losses", node->name);
@@ -492,11 +492,11 @@ static void lost_some(struct node *node, const struct mu_rdzv_effect *effect)
 
 static void waiting(struct node *node, const struct mu_rdzv_effect *effect)
 {
-    EXPECT("ask", node->member && effect->round == node->joined_round, "%s is told who waits, but is no member",
+    EXPECT("ask", node->member && effect->news.round == node->joined_round, "%s is told who waits, but is no member",
            node->name);
     EXPECT("ask", !node->told_waiting, "%s is told who waits twice in a round", node->name);
-    EXPECT("I12", effect->count > 0 && node->seen != NULL && (size_t)effect->count <= node->seen->doc.waiting,
-           "%s is told that %" PRId64 " wait, but saw %zu", node->name, effect->count,
+    EXPECT("I12", effect->news.count > 0 && node->seen != NULL && (size_t)effect->news.count <= node->seen->doc.waiting,
+           "%s is told that %" PRId64 " wait, but saw %zu", node->name, effect->news.count,
            node->seen == NULL ? 0 : node->seen->doc.waiting);
     EXPECT("ask", !node->held_down || w.now_us - node->joined_us >= SECOND - 2 * MS,
            "%s is told who waits %.3f s after joining, and the round before was short", node->name,
@@ -506,7 +506,7 @@ static void waiting(struct node *node, const struct mu_rdzv_effect *effect)
 
 static void removed(struct node *node, const struct mu_rdzv_effect *effect)
 {
-    EXPECT("ask", node->member && effect->round == node->joined_round,
+    EXPECT("ask", node->member && effect->news.round == node->joined_round,
            "%s is told that it is removed, but is no member", node->name);
     EXPECT("I7",
            node->seen != NULL && (node->seen->doc.round != node->joined_round || !node->seen->doc.complete ||
@@ -541,10 +541,10 @@ static void failed(struct node *node, const struct mu_rdzv_effect *effect)
     const struct muster_error *error = mu_rdzv_error(node->rdzv);
     uint64_t took_ms = (w.now_us - node->asked_us) / MS + 1;
 
-    TELL("%s: %s failed: %s", node->name, mu_rdzv_event_text(effect->asked), error->text);
+    TELL("%s: %s failed: %s", node->name, mu_rdzv_event_text((enum mu_rdzv_event_type)effect->news.asked), error->text);
     EXPECT("ask", error->code != MUSTER_ERDZV_STATE, "%s cannot read the document: %s", node->name, error->text);
-    switch (effect->asked) {
-    case MU_RDZV_JOIN:
+    switch (effect->news.asked) {
+    case MU_PART_ON_JOIN:
         EXPECT("ask", node->asked == ASKED_JOIN, "%s fails to join, but was not asked", node->name);
         if (error->code == MUSTER_ERDZV_CLOSED || error->code == MUSTER_ERDZV_GRACEFUL_EXIT)
             EXPECT("I5", node->saw_closed, "%s did not see that it is closed", node->name);
@@ -555,10 +555,10 @@ static void failed(struct node *node, const struct mu_rdzv_effect *effect)
                         (!is_spare(node) || w.now_us - node->spare_seen_us >= node->settings.join_ms * MS)),
                    "%s gives up after %" PRIu64 " ms: %s", node->name, took_ms, error->text);
         break;
-    case MU_RDZV_LEAVE:
+    case MU_PART_ON_LEAVE:
         EXPECT("ask", node->asked == ASKED_LEAVE, "%s fails to leave, but was not asked", node->name);
         break;
-    case MU_RDZV_CLOSE:
+    case MU_PART_ON_CLOSE:
         EXPECT("ask", node->closing, "%s fails to close, but was not asked", node->name);
         break;
     default:
@@ -577,57 +577,58 @@ static void tell_deeds(const struct node *node)
 
 void check_tell(struct node *node, const struct mu_rdzv_effect *effect)
 {
-    if (effect->tell == MU_RDZV_TELL_PLANNED)
+    if (effect->type == MU_RDZV_DO_PLANNED)
         tell_deeds(node);
-    else if (effect->tell == MU_RDZV_TELL_SYNCED)
+    else if (effect->type == MU_RDZV_DO_SYNCED)
         TELL("%s: %s", node->name, effect->written ? "did it" : "was too late");
-    else if (effect->tell != MU_RDZV_TELL_PROGRESS)
-        TELL("%s: told %s", node->name, mu_rdzv_tell_text(effect->tell));
+    if (effect->type != MU_RDZV_DO_TELL)
+        return;
+    if (effect->news.tell != MU_PART_TELL_PROGRESS)
+        TELL("%s: told %s", node->name, mu_part_tell_text(effect->news.tell));
     if (!w.checking) {
-        node->member |= effect->tell == MU_RDZV_TELL_JOINED;
+        node->member |= effect->news.tell == MU_PART_TELL_JOINED;
         return;
     }
-    switch (effect->tell) {
-    case MU_RDZV_TELL_JOINED:
+    switch (effect->news.tell) {
+    case MU_PART_TELL_JOINED:
         joined(node);
         break;
-    case MU_RDZV_TELL_WAITING:
+    case MU_PART_TELL_WAITING:
         waiting(node, effect);
         break;
-    case MU_RDZV_TELL_LOST:
+    case MU_PART_TELL_LOST:
         lost_some(node, effect);
         break;
-    case MU_RDZV_TELL_REMOVED:
+    case MU_PART_TELL_REMOVED:
         removed(node, effect);
         break;
-    case MU_RDZV_TELL_CLOSED:
+    case MU_PART_TELL_CLOSED:
         EXPECT("ask", node->saw_closed, "%s is told that it is closed, which it did not see", node->name);
         EXPECT("ask", !node->told_closed || node->closing, "%s is told twice that it is closed", node->name);
         node->told_closed = true;
         break;
-    case MU_RDZV_TELL_LEFT:
+    case MU_PART_TELL_LEFT:
         EXPECT("ask", node->asked == ASKED_LEAVE, "%s has left, but was not asked", node->name);
         break;
-    case MU_RDZV_TELL_FAILED:
+    case MU_PART_TELL_FAILED:
         failed(node, effect);
         break;
-    case MU_RDZV_TELL_LOOKED:
+    case MU_PART_TELL_LOOKED:
         EXPECT("ask", node->looking, "%s has looked, but was not asked", node->name);
         break;
-    case MU_RDZV_TELL_BACKEND_DOWN:
+    case MU_PART_TELL_BACKEND_DOWN:
         EXPECT("ask", !node->down || node->refused, "%s: the back end is down twice", node->name);
         if (!node->down)
             node->down_ms = node_ms(node);
         node->down = true;
         break;
-    case MU_RDZV_TELL_BACKEND_UP:
+    case MU_PART_TELL_BACKEND_UP:
         EXPECT("ask", node->down, "%s: the back end is up, but never was down", node->name);
         node->down = false;
         break;
-    case MU_RDZV_TELL_PROGRESS:
-    case MU_RDZV_TELL_FOREIGN:
-    case MU_RDZV_TELL_PLANNED:
-    case MU_RDZV_TELL_SYNCED:
+    case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELL_FOREIGN:
+    case MU_PART_TELLS_COUNT:
         break;
     }
 }

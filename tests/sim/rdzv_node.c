@@ -58,14 +58,14 @@ static void on_failed(struct node *node, const struct mu_rdzv_effect *effect)
 {
     int code = mu_rdzv_error(node->rdzv)->code;
 
-    if (effect->asked == MU_RDZV_CLOSE) {
+    if (effect->news.asked == MU_PART_ON_CLOSE) {
         node->closing = false;
         if (node->deed == DEED_NONE && node->asked == ASKED_NOTHING)
             plan(node, DEED_JOIN, soon());
         return;
     }
     node->asked = ASKED_NOTHING;
-    if (effect->asked == MU_RDZV_LEAVE) {
+    if (effect->news.asked == MU_PART_ON_LEAVE) {
         node->ended = true; /* dies with its entry left behind */
         return;
     }
@@ -95,37 +95,38 @@ static void hear(struct node *node, const struct mu_rdzv_effect *effect)
         w.hear(node, effect);
         return;
     }
-    switch (effect->tell) {
-    case MU_RDZV_TELL_JOINED:
+    if (effect->type != MU_RDZV_DO_TELL)
+        return;
+    switch (effect->news.tell) {
+    case MU_PART_TELL_JOINED:
         w.joins++;
         node->asked = ASKED_NOTHING;
         node->deed = DEED_NONE;
         plan_membership(node);
         break;
-    case MU_RDZV_TELL_WAITING:
-    case MU_RDZV_TELL_LOST:
-    case MU_RDZV_TELL_REMOVED:
+    case MU_PART_TELL_WAITING:
+    case MU_PART_TELL_LOST:
+    case MU_PART_TELL_REMOVED:
         if (node->asked == ASKED_NOTHING && node->deed != DEED_JOIN && node->deed != DEED_LEAVE)
             on_trouble(node);
         break;
-    case MU_RDZV_TELL_CLOSED:
+    case MU_PART_TELL_CLOSED:
         node->closing = false;
         break;
-    case MU_RDZV_TELL_LEFT:
+    case MU_PART_TELL_LEFT:
         on_left(node);
         break;
-    case MU_RDZV_TELL_FAILED:
+    case MU_PART_TELL_FAILED:
         on_failed(node, effect);
         break;
-    case MU_RDZV_TELL_LOOKED:
+    case MU_PART_TELL_LOOKED:
         node->looking = false;
         break;
-    case MU_RDZV_TELL_BACKEND_DOWN:
-    case MU_RDZV_TELL_BACKEND_UP:
-    case MU_RDZV_TELL_PROGRESS:
-    case MU_RDZV_TELL_FOREIGN:
-    case MU_RDZV_TELL_PLANNED:
-    case MU_RDZV_TELL_SYNCED:
+    case MU_PART_TELL_BACKEND_DOWN:
+    case MU_PART_TELL_BACKEND_UP:
+    case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELL_FOREIGN:
+    case MU_PART_TELLS_COUNT:
         break;
     }
 }
@@ -256,7 +257,7 @@ static void send(struct node *node, const struct mu_rdzv_effect *effect, unsigne
 
 static void perform(struct node *node, const struct mu_rdzv_effect *effect)
 {
-    if (effect->type != MU_RDZV_DO_TELL)
+    if (effect->type < MU_RDZV_DO_TELL)
         TELL("%s: %s %" PRIu64, node->name, mu_rdzv_effect_text(effect->type), effect->id);
     switch (effect->type) {
     case MU_RDZV_DO_WRITE:
@@ -283,6 +284,8 @@ static void perform(struct node *node, const struct mu_rdzv_effect *effect)
         send(node, effect, 0);
         break;
     case MU_RDZV_DO_TELL:
+    case MU_RDZV_DO_PLANNED:
+    case MU_RDZV_DO_SYNCED:
         hear(node, effect);
         break;
     }
@@ -355,6 +358,8 @@ static enum mu_rdzv_event_type answer_type(enum mu_rdzv_effect_type type)
     case MU_RDZV_DO_RING:
     case MU_RDZV_DO_TURN_GIVE:
     case MU_RDZV_DO_TELL:
+    case MU_RDZV_DO_PLANNED:
+    case MU_RDZV_DO_SYNCED:
         break;
     }
     abort();

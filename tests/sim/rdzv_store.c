@@ -459,6 +459,8 @@ void store_arrive(struct request *request)
         settle(request);
         break;
     case MU_RDZV_DO_TELL:
+    case MU_RDZV_DO_PLANNED:
+    case MU_RDZV_DO_SYNCED:
         abort();
     }
 }

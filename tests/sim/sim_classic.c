@@ -369,49 +369,50 @@ static void on_tell(struct node *node, const struct mu_classic_effect *effect)
 {
     const struct mu_classic_world *world = mu_classic_world(node->classic);
 
-    if (effect->tell != MU_CLASSIC_TELL_PROGRESS)
-        say("%u: tell %s %s", node->slot, mu_classic_tell_text(effect->tell),
-            effect->error != NULL ? effect->error->text : "");
-    switch (effect->tell) {
-    case MU_CLASSIC_TELL_JOINED:
+    if (effect->news.tell != MU_PART_TELL_PROGRESS)
+        say("%u: tell %s %s", node->slot, mu_part_tell_text(effect->news.tell),
+            effect->news.error != NULL ? effect->news.error->text : "");
+    switch (effect->news.tell) {
+    case MU_PART_TELL_JOINED:
         node_joined(node, world->version, world->rank, (int64_t)world->count);
         break;
-    case MU_CLASSIC_TELL_REMOVED:
+    case MU_PART_TELL_REMOVED:
         if (node->stops_until_ms > w.now_ms)
             node->stops_until_ms = node->rejoin_ms = 0; /* they are killed */
         rejoin_later(node, below(500));
         break;
-    case MU_CLASSIC_TELL_WAITING:
-    case MU_CLASSIC_TELL_LOST:
+    case MU_PART_TELL_WAITING:
+    case MU_PART_TELL_LOST:
         rejoin_later(node, below(500));
         break;
-    case MU_CLASSIC_TELL_LEFT:
+    case MU_PART_TELL_LEFT:
         end(node);
         node->leaving = node->joining = node->member = false;
         if (!node->out)
             rejoin_later(node, below(20000));
         break;
-    case MU_CLASSIC_TELL_FAILED:
-        if (effect->asked == MU_CLASSIC_ON_JOIN) {
+    case MU_PART_TELL_FAILED:
+        if (effect->news.asked == MU_PART_ON_JOIN) {
             end(node);
             node->joining = false;
-            if (effect->error->code == MUSTER_ERDZV_CLOSED) {
+            if (effect->news.error->code == MUSTER_ERDZV_CLOSED) {
                 if (!w.closed && w.epoch == 0) /* else it was, perhaps, before everything was lost */
                     fail("node %u was told that it is closed, and it is not", node->slot);
                 node->saw_closed = node->out = true;
-            } else if (effect->error->code == MUSTER_ERDZV_STATE) {
-                fail("node %u: %s", node->slot, effect->error->text);
+            } else if (effect->news.error->code == MUSTER_ERDZV_STATE) {
+                fail("node %u: %s", node->slot, effect->news.error->text);
             } else {
                 rejoin_later(node, below(3000));
             }
         }
         break;
-    case MU_CLASSIC_TELL_CLOSED:
-    case MU_CLASSIC_TELL_LOOKED:
-    case MU_CLASSIC_TELL_BACKEND_DOWN:
-    case MU_CLASSIC_TELL_BACKEND_UP:
-    case MU_CLASSIC_TELL_PROGRESS:
-    case MU_CLASSIC_TELL_FOREIGN:
+    case MU_PART_TELL_CLOSED:
+    case MU_PART_TELL_LOOKED:
+    case MU_PART_TELL_BACKEND_DOWN:
+    case MU_PART_TELL_BACKEND_UP:
+    case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELL_FOREIGN:
+    case MU_PART_TELLS_COUNT:
         break;
     }
 }

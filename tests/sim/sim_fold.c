@@ -183,14 +183,14 @@ static void regroup(struct node *node)
     ask_later(node, MU_FOLD_ON_JOIN, below(chance(80) ? 20 * MS : 2 * SECOND));
 }
 
-static void on_failed(struct node *node, enum mu_fold_event_type asked, const struct muster_error *error)
+static void on_failed(struct node *node, enum mu_part_event_type asked, const struct muster_error *error)
 {
     int code = error->code;
 
     node->tells++;
-    if (asked == MU_FOLD_ON_CLOSE)
+    if (asked == MU_PART_ON_CLOSE)
         return;
-    SIM_EXPECT(asked == MU_FOLD_ON_JOIN, "node %u: its membership failed", node->index);
+    SIM_EXPECT(asked == MU_PART_ON_JOIN, "node %u: its membership failed", node->index);
     if (code == MUSTER_ERDZV_CLOSED || code == MUSTER_ERDZV_GRACEFUL_EXIT) {
         check_closed();
         change_owner(node, OWNER_ENDED);
@@ -204,20 +204,26 @@ static void on_failed(struct node *node, enum mu_fold_event_type asked, const st
 
 static void on_tell(struct node *node, const struct mu_fold_effect *effect)
 {
-    sim_trace("node %u: %s round %" PRId64 " count %" PRId64, node->index, mu_fold_tell_text(effect->tell),
-              effect->round, effect->count);
-    switch (effect->tell) {
-    case MU_FOLD_TELL_JOINED:
+    const char *what = effect->type == MU_FOLD_DO_COMPLETED ? "completed"
+                       : effect->type == MU_FOLD_DO_LEADER  ? "leader"
+                                                            : mu_part_tell_text(effect->news.tell);
+
+    sim_trace("node %u: %s round %" PRId64 " count %" PRId64, node->index, what, effect->news.round,
+              effect->news.count);
+    if (effect->type != MU_FOLD_DO_TELL)
+        return;
+    switch (effect->news.tell) {
+    case MU_PART_TELL_JOINED:
         on_joined(node);
         break;
-    case MU_FOLD_TELL_LOST:
+    case MU_PART_TELL_LOST:
         check_lost(node);
         regroup(node);
         break;
-    case MU_FOLD_TELL_WAITING:
+    case MU_PART_TELL_WAITING:
         regroup(node);
         break;
-    case MU_FOLD_TELL_REMOVED:
+    case MU_PART_TELL_REMOVED:
         node->tells++;
         if (node->told_us == 0)
             node->told_us = s->now_us;
@@ -227,10 +233,10 @@ static void on_tell(struct node *node, const struct mu_fold_effect *effect)
         if (node->owner == OWNER_RUNNING)
             change_owner(node, OWNER_STOPPING);
         break;
-    case MU_FOLD_TELL_CLOSED:
+    case MU_PART_TELL_CLOSED:
         check_closed();
         break;
-    case MU_FOLD_TELL_LEFT:
+    case MU_PART_TELL_LEFT:
         if (node->owner != OWNER_LEAVING)
             break;
         change_owner(node, OWNER_IDLE);
@@ -239,16 +245,15 @@ static void on_tell(struct node *node, const struct mu_fold_effect *effect)
         else
             ask_later(node, MU_FOLD_ON_JOIN, below(3 * SECOND));
         break;
-    case MU_FOLD_TELL_FAILED:
-        on_failed(node, effect->asked, effect->error);
+    case MU_PART_TELL_FAILED:
+        on_failed(node, effect->news.asked, effect->news.error);
         break;
-    case MU_FOLD_TELL_LOOKED:
-    case MU_FOLD_TELL_BACKEND_DOWN:
-    case MU_FOLD_TELL_BACKEND_UP:
-    case MU_FOLD_TELL_PROGRESS:
-    case MU_FOLD_TELL_FOREIGN:
-    case MU_FOLD_TELL_COMPLETED:
-    case MU_FOLD_TELL_LEADER:
+    case MU_PART_TELL_LOOKED:
+    case MU_PART_TELL_BACKEND_DOWN:
+    case MU_PART_TELL_BACKEND_UP:
+    case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELL_FOREIGN:
+    case MU_PART_TELLS_COUNT:
         break;
     }
 }
@@ -314,10 +319,10 @@ void feed(struct node *node, struct mu_fold_event event)
         sim_trace("node %u <- %s id %" PRIu64, node->index, mu_fold_event_text(event.type), event.id);
     mu_fold_step(node->fold, &event, &effects);
     for (unsigned i = 0; i < effects.count; i++)
-        if (effects.items[i].type != MU_FOLD_DO_TELL)
+        if (effects.items[i].type < MU_FOLD_DO_TELL)
             etcd_effect(node, &effects.items[i]);
     for (unsigned i = 0; i < effects.count; i++)
-        if (effects.items[i].type == MU_FOLD_DO_TELL)
+        if (effects.items[i].type >= MU_FOLD_DO_TELL)
             on_tell(node, &effects.items[i]);
     arm(node);
 }

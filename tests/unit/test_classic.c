@@ -174,19 +174,20 @@ static void note_request(struct scene *s, const struct mu_classic_request *reque
 
 static void note_tell(struct scene *s, const struct mu_classic_effect *effect)
 {
-    note(s, "%s", mu_classic_tell_text(effect->tell));
-    if (effect->tell == MU_CLASSIC_TELL_WAITING || effect->tell == MU_CLASSIC_TELL_LOOKED)
-        note(s, " %" PRId64 "%s", effect->count, effect->closed ? " closed" : "");
-    if (effect->tell == MU_CLASSIC_TELL_LOOKED && effect->error == NULL)
-        note(s, effect->round < 0 ? " no round" : " round %" PRId64, effect->round);
-    for (size_t i = 0; i < effect->ranks_count; i++)
-        note(s, " %zu", effect->ranks[i]);
-    if (effect->error != NULL) {
-        s->error = effect->error->code;
-        (void)snprintf(s->why, sizeof s->why, "%s", effect->error->text);
+    note(s, "%s", mu_part_tell_text(effect->news.tell));
+    if (effect->news.tell == MU_PART_TELL_WAITING || effect->news.tell == MU_PART_TELL_LOOKED)
+        note(s, " %" PRId64 "%s", effect->news.count, effect->news.closed ? " closed" : "");
+    if (effect->news.tell == MU_PART_TELL_LOOKED && effect->news.error == NULL)
+        note(s, effect->news.round < 0 ? " no round" : " round %" PRId64, effect->news.round);
+    for (size_t i = 0; i < effect->news.ranks_count; i++)
+        note(s, " %zu", effect->news.ranks[i]);
+    if (effect->news.error != NULL) {
+        s->error = effect->news.error->code;
+        (void)snprintf(s->why, sizeof s->why, "%s", effect->news.error->text);
     }
-    if (effect->tell == MU_CLASSIC_TELL_FAILED || (effect->tell == MU_CLASSIC_TELL_LOOKED && effect->error != NULL))
-        note(s, " %s", muster_error_name(effect->error->code));
+    if (effect->news.tell == MU_PART_TELL_FAILED ||
+        (effect->news.tell == MU_PART_TELL_LOOKED && effect->news.error != NULL))
+        note(s, " %s", muster_error_name(effect->news.error->code));
 }
 
 static bool is_self_put(const struct mu_classic_effect *effect)
@@ -197,7 +198,7 @@ static bool is_self_put(const struct mu_classic_effect *effect)
 
 static void note_effect(struct scene *s, const struct mu_classic_event *event, const struct mu_classic_effect *effect)
 {
-    if (effect->type == MU_CLASSIC_DO_TELL && effect->tell == MU_CLASSIC_TELL_PROGRESS)
+    if (effect->type == MU_CLASSIC_DO_TELL && effect->news.tell == MU_PART_TELL_PROGRESS)
         return;
     if (s->used > 0)
         note(s, "; ");

@@ -113,12 +113,13 @@ static void say_write(struct scene *s, const struct mu_fold_write *write)
 
 static void say_tell(struct scene *s, const struct mu_fold_effect *effect)
 {
-    say(s, mu_fold_tell_text(effect->tell));
-    if (effect->tell == MU_FOLD_TELL_FAILED || (effect->tell == MU_FOLD_TELL_LOOKED && effect->error != NULL)) {
-        s->why = *effect->error;
+    say(s, mu_part_tell_text(effect->news.tell));
+    if (effect->news.tell == MU_PART_TELL_FAILED ||
+        (effect->news.tell == MU_PART_TELL_LOOKED && effect->news.error != NULL)) {
+        s->why = *effect->news.error;
         say(s, " ");
-        say(s, muster_error_name(effect->error->code));
-    } else if (effect->tell == MU_FOLD_TELL_LOOKED && effect->round < 0) {
+        say(s, muster_error_name(effect->news.error->code));
+    } else if (effect->news.tell == MU_PART_TELL_LOOKED && effect->news.round < 0) {
         say(s, " at nothing");
     }
 }
@@ -164,6 +165,12 @@ static void say_effect(struct scene *s, const struct mu_fold_effect *effect)
         break;
     case MU_FOLD_DO_TELL:
         say_tell(s, effect);
+        break;
+    case MU_FOLD_DO_COMPLETED:
+        say(s, "completed");
+        break;
+    case MU_FOLD_DO_LEADER:
+        say(s, "leader");
         break;
     }
 }

@@ -104,56 +104,46 @@ static void say_doc(struct scene *s, const char *text)
 static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
 {
     const struct mu_rdzv_world *world = mu_rdzv_world(s->r);
-    enum mu_rdzv_tell tell = effect->tell;
 
-    if (((tell == MU_RDZV_TELL_PLANNED || tell == MU_RDZV_TELL_SYNCED) && !s->shows_records) ||
-        (tell == MU_RDZV_TELL_PROGRESS && !s->shows_progress))
+    if (effect->news.tell == MU_PART_TELL_PROGRESS && !s->shows_progress)
         return;
-    say(s, mu_rdzv_tell_text(tell));
-    switch (tell) {
-    case MU_RDZV_TELL_JOINED:
+    say(s, mu_part_tell_text(effect->news.tell));
+    switch (effect->news.tell) {
+    case MU_PART_TELL_JOINED:
         assert_non_null(world);
-        assert_int_equal(effect->round, world->round);
+        assert_int_equal(effect->news.round, world->round);
         say_word(&s->trace, " %d as %d of", (int)world->round, (int)world->rank);
         say_nodes(s, (struct mu_rdzv_nodes){ world->members, world->count });
         break;
-    case MU_RDZV_TELL_WAITING:
-        say_word(&s->trace, " %d", (int)effect->count);
+    case MU_PART_TELL_WAITING:
+        say_word(&s->trace, " %d", (int)effect->news.count);
         break;
-    case MU_RDZV_TELL_LOST:
+    case MU_PART_TELL_LOST:
         say_nodes(s, mu_rdzv_lost(s->r));
         break;
-    case MU_RDZV_TELL_FAILED:
-        say_word(&s->trace, " to %s: %s", mu_rdzv_event_text(effect->asked),
+    case MU_PART_TELL_FAILED:
+        say_word(&s->trace, " to %s: %s", mu_rdzv_event_text((enum mu_rdzv_event_type)effect->news.asked),
                  muster_error_name(mu_rdzv_error(s->r)->code));
         break;
-    case MU_RDZV_TELL_LOOKED:
+    case MU_PART_TELL_LOOKED:
         if (mu_rdzv_error(s->r)->code != 0)
             say_word(&s->trace, " %s", muster_error_name(mu_rdzv_error(s->r)->code));
         break;
-    case MU_RDZV_TELL_PLANNED:
-        say_deeds(s, mu_rdzv_deeds(s->r));
-        break;
-    case MU_RDZV_TELL_SYNCED:
-        say_word(&s->trace, "%s", !effect->written ? ": stale" : effect->beat ? ": a heartbeat" : "");
-        if (mu_rdzv_removed(s->r).count > 0)
-            say_word(&s->trace, ", removed");
-        say_nodes(s, mu_rdzv_removed(s->r));
-        break;
-    case MU_RDZV_TELL_CLOSED:
-        if (s->shows_records && effect->asked == MU_RDZV_CLOSE)
+    case MU_PART_TELL_CLOSED:
+        if (s->shows_records && effect->news.asked == MU_PART_ON_CLOSE)
             say_word(&s->trace, " by us");
         break;
-    case MU_RDZV_TELL_BACKEND_DOWN:
-        if (effect->host_lost)
+    case MU_PART_TELL_BACKEND_DOWN:
+        if (effect->news.host_lost)
             say_word(&s->trace, " with its host");
         break;
-    case MU_RDZV_TELL_REMOVED:
-    case MU_RDZV_TELL_LEFT:
-    case MU_RDZV_TELL_BACKEND_UP:
-    case MU_RDZV_TELL_PROGRESS:
+    case MU_PART_TELL_REMOVED:
+    case MU_PART_TELL_LEFT:
+    case MU_PART_TELL_BACKEND_UP:
+    case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELLS_COUNT:
         break;
-    case MU_RDZV_TELL_FOREIGN:
+    case MU_PART_TELL_FOREIGN:
         assert_int_equal(mu_rdzv_error(s->r)->code, MUSTER_ERDZV_STATE);
         say_word(&s->trace, strstr(mu_rdzv_error(s->r)->text, "waiting") == NULL ? " value" : " value, not ours");
         break;
@@ -178,6 +168,8 @@ static void note(struct scene *s, const struct mu_rdzv_effect *effect)
         note_tell(s, effect);
         return;
     }
+    if (effect->type > MU_RDZV_DO_TELL && !s->shows_records)
+        return;
     say(s, mu_rdzv_effect_text(effect->type));
     switch (effect->type) {
     case MU_RDZV_DO_WRITE:
@@ -206,6 +198,15 @@ static void note(struct scene *s, const struct mu_rdzv_effect *effect)
         break;
     case MU_RDZV_DO_TURN_GIVE:
         say_word(&s->trace, " %d", (int)effect->turn);
+        break;
+    case MU_RDZV_DO_PLANNED:
+        say_deeds(s, mu_rdzv_deeds(s->r));
+        break;
+    case MU_RDZV_DO_SYNCED:
+        say_word(&s->trace, "%s", !effect->written ? ": stale" : effect->beat ? ": a heartbeat" : "");
+        if (mu_rdzv_removed(s->r).count > 0)
+            say_word(&s->trace, ", removed");
+        say_nodes(s, mu_rdzv_removed(s->r));
         break;
     case MU_RDZV_DO_RING:
     case MU_RDZV_DO_TELL:
@@ -3569,10 +3570,10 @@ static void everything_has_a_name(void **unused)
     (void)unused;
     for (int i = MU_RDZV_JOIN; i <= MU_RDZV_TIME; i++)
         assert_true(strlen(mu_rdzv_event_text((enum mu_rdzv_event_type)i)) > 1);
-    for (int i = MU_RDZV_DO_READ; i <= MU_RDZV_DO_TELL; i++)
+    for (int i = MU_RDZV_DO_READ; i <= MU_RDZV_DO_SYNCED; i++)
         assert_true(strlen(mu_rdzv_effect_text((enum mu_rdzv_effect_type)i)) > 1);
-    for (int i = MU_RDZV_TELL_JOINED; i <= MU_RDZV_TELL_SYNCED; i++)
-        assert_true(strlen(mu_rdzv_tell_text((enum mu_rdzv_tell)i)) > 1);
+    for (int i = MU_PART_TELL_JOINED; i < MU_PART_TELLS_COUNT; i++)
+        assert_true(strlen(mu_part_tell_text((enum mu_part_tell)i)) > 1);
     for (int i = MU_RDZV_PHASE_IDLE; i <= MU_RDZV_PHASE_LEAVING; i++)
         assert_true(strlen(mu_rdzv_phase_text((enum mu_rdzv_phase)i)) > 1);
 }
