@@ -407,9 +407,9 @@ static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *
 }
 
 static const struct muster_handler_ops c10d_ops = {
-    MU_SHELL_OPS("c10d"), .use_agent_store = mu_dynamic_use_agent_store,
-    .free = c10d_free,    .endpoint = c10d_endpoint,
-    .hosts = c10d_hosts,  .when_alone = c10d_when_alone,
+    MU_HANDLER_OPS("c10d"), .use_agent_store = mu_dynamic_use_agent_store,
+    .free = c10d_free,      .endpoint = c10d_endpoint,
+    .hosts = c10d_hosts,    .when_alone = c10d_when_alone,
 };
 
 static struct mu_kv *shared_kv(const struct muster_handler *handler)

@@ -59,8 +59,8 @@ void mu_dynamic_close_kv(struct mu_dynamic *d);                               /*
 
 /* For the handler's table. */
 #define MU_DYNAMIC_OPS(text)                                                                                           \
-    MU_SHELL_OPS(text), .use_agent_store = mu_dynamic_use_agent_store, .when_alone = mu_dynamic_when_alone,            \
-                        .free = mu_dynamic_free
+    MU_HANDLER_OPS(text), .use_agent_store = mu_dynamic_use_agent_store, .when_alone = mu_dynamic_when_alone,          \
+                          .free = mu_dynamic_free
 bool mu_dynamic_use_agent_store(const struct muster_handler *handler);
 /* `alone` when no other process is connected to the workers' store; not at all where it is not here. */
 void mu_dynamic_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx);

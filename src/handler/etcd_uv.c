@@ -198,7 +198,7 @@ static void free_handler(struct muster_handler *handler, void (*done)(void *ctx)
 }
 
 static const struct muster_handler_ops etcd_ops = {
-    MU_SHELL_OPS("etcd"),
+    MU_HANDLER_OPS("etcd"),
     .use_agent_store = shares_store,
     .free = free_handler,
 };

@@ -212,8 +212,8 @@ static void v3_free(struct muster_handler *handler, void (*done)(void *ctx), voi
 }
 
 static const struct muster_handler_ops v3_ops = {
-    MU_SHELL_OPS("etcd-v3"), .use_agent_store = v3_use_agent_store, .free = v3_free, .endpoint = v3_endpoint,
-    .hosts = v3_hosts,       .when_alone = v3_when_alone,
+    MU_HANDLER_OPS("etcd-v3"), .use_agent_store = v3_use_agent_store, .free = v3_free, .endpoint = v3_endpoint,
+    .hosts = v3_hosts,         .when_alone = v3_when_alone,
 };
 
 static const struct mu_shell_ops shell_ops = {

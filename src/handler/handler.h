@@ -33,6 +33,7 @@ struct mu_handler_ops {
 struct mu_handler { /* first member of every handler that a mu_handler_start makes */
     struct muster_handler base;
     const struct mu_handler_ops *ops;
+    void (*ask)(struct muster_handler *handler, enum muster_rdzv_request request); /* JOIN, LEAVE, CLOSE or LOOK */
     uint64_t loss_ms; /* in which a lost member is told of; 0: not known, or nobody tells */
 };
 
@@ -40,6 +41,15 @@ static inline const struct mu_handler_ops *mu_handler_ops(const struct muster_ha
 {
     return ((const struct mu_handler *)handler)->ops;
 }
+
+/* For the public table of a handler with `ask`. */
+#define MU_HANDLER_OPS(text)                                                                                           \
+    .size = sizeof(struct muster_handler_ops), .name = (text), .join = mu_handler_join, .leave = mu_handler_leave,     \
+    .close = mu_handler_close, .look = mu_handler_look
+void mu_handler_join(struct muster_handler *handler);
+void mu_handler_leave(struct muster_handler *handler);
+void mu_handler_close(struct muster_handler *handler);
+void mu_handler_look(struct muster_handler *handler);
 
 /* Makes a handler on `loop` by its parameters. Used by blocking_rdzv_uv.c (one thread and loop a handler), by
  * `muster join` and by the agent. Nothing is told before this has returned. */
@@ -86,11 +96,11 @@ int mu_rdzv_claim(const struct muster_rdzv *rdzv, struct muster_error *reterr);
 void mu_rdzv_release(const struct muster_rdzv *rdzv);
 void mu_rdzv_keep(const struct muster_rdzv *rdzv); /* a thread is stuck in it: it is never released */
 
-/* node_name.c: the request as a verb before "rendezvous", for errors. */
+/* handler.c: the request as a verb before "rendezvous", for errors. */
 const char *mu_handler_request_text(enum muster_rdzv_request request);
 
 #define MU_HANDLER_NAME_MAX 256
-/* node_name.c: this node's name: `local_addr`, or if that is NULL this machine's name, which is put into `hostname`. */
+/* handler.c: this node's name: `local_addr`, or if that is NULL this machine's name, which is put into `hostname`. */
 const char *mu_handler_node_name(const char *local_addr, char hostname[static MU_HANDLER_NAME_MAX]);
 
 #define MU_RDZV_RUN_ID_MAX 1024 /* bytes: keys made of it stay far below a store's limit */

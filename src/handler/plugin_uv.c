@@ -261,34 +261,18 @@ static struct wrapper *wrapper_of(const struct muster_handler *handler)
     return (struct wrapper *)handler;
 }
 
-static void ask(struct muster_handler *handler, enum muster_rdzv_request request,
-                void (*what)(struct muster_handler *handler))
+static void ask(struct muster_handler *handler, enum muster_rdzv_request request)
 {
     struct wrapper *w = wrapper_of(handler);
+    const struct muster_handler_ops *ops = w->inner->ops;
+    void (*const calls[])(struct muster_handler *) = { [MUSTER_RDZV_REQUEST_JOIN] = ops->join,
+                                                       [MUSTER_RDZV_REQUEST_LEAVE] = ops->leave,
+                                                       [MUSTER_RDZV_REQUEST_CLOSE] = ops->close,
+                                                       [MUSTER_RDZV_REQUEST_LOOK] = ops->look };
 
     mu_plugin_ask(&w->asks, request);
-    what(w->inner);
+    calls[request](w->inner);
     mu_plugin_asked(&w->asks);
-}
-
-static void plugin_join(struct muster_handler *handler)
-{
-    ask(handler, MUSTER_RDZV_REQUEST_JOIN, wrapper_of(handler)->inner->ops->join);
-}
-
-static void plugin_leave(struct muster_handler *handler)
-{
-    ask(handler, MUSTER_RDZV_REQUEST_LEAVE, wrapper_of(handler)->inner->ops->leave);
-}
-
-static void plugin_close(struct muster_handler *handler)
-{
-    ask(handler, MUSTER_RDZV_REQUEST_CLOSE, wrapper_of(handler)->inner->ops->close);
-}
-
-static void plugin_look(struct muster_handler *handler)
-{
-    ask(handler, MUSTER_RDZV_REQUEST_LOOK, wrapper_of(handler)->inner->ops->look);
 }
 
 static bool plugin_use_agent_store(const struct muster_handler *handler)
@@ -389,15 +373,9 @@ static struct wrapper *wrapper_new(uv_loop_t *loop, const struct mu_plugin *plug
 
     if (w == NULL)
         return NULL;
-    w->ops = (struct muster_handler_ops){ .size = sizeof w->ops,
-                                          .name = plugin->backend->name,
-                                          .join = plugin_join,
-                                          .leave = plugin_leave,
-                                          .close = plugin_close,
-                                          .look = plugin_look,
-                                          .use_agent_store = plugin_use_agent_store,
-                                          .free = plugin_free };
-    w->base = (struct mu_handler){ .base = { &w->ops }, .ops = &agent_ops };
+    w->ops = (struct muster_handler_ops){ MU_HANDLER_OPS(plugin->backend->name),
+                                          .use_agent_store = plugin_use_agent_store, .free = plugin_free };
+    w->base = (struct mu_handler){ .base = { &w->ops }, .ops = &agent_ops, .ask = ask };
     w->host = host_template;
     w->host.ctx = w;
     w->loop = loop;

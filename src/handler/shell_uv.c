@@ -310,29 +310,14 @@ void mu_shell_not_found(struct mu_shell *s, const struct muster_error *error)
     converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_NOT_FOUND, .error = error });
 }
 
-static void ask(struct muster_handler *handler, enum mu_part_event_type asked)
+static void ask(struct muster_handler *handler, enum muster_rdzv_request request)
 {
-    converse((struct mu_shell *)handler, (struct mu_talk_event){ .type = MU_TALK_ON_ASKED, .asked = asked });
-}
+    static const enum mu_part_event_type asked[] = { [MUSTER_RDZV_REQUEST_JOIN] = MU_PART_ON_JOIN,
+                                                     [MUSTER_RDZV_REQUEST_LEAVE] = MU_PART_ON_LEAVE,
+                                                     [MUSTER_RDZV_REQUEST_CLOSE] = MU_PART_ON_CLOSE,
+                                                     [MUSTER_RDZV_REQUEST_LOOK] = MU_PART_ON_LOOK };
 
-void mu_shell_join(struct muster_handler *handler)
-{
-    ask(handler, MU_PART_ON_JOIN);
-}
-
-void mu_shell_leave(struct muster_handler *handler)
-{
-    ask(handler, MU_PART_ON_LEAVE);
-}
-
-void mu_shell_ask_to_close(struct muster_handler *handler)
-{
-    ask(handler, MU_PART_ON_CLOSE);
-}
-
-void mu_shell_look(struct muster_handler *handler)
-{
-    ask(handler, MU_PART_ON_LOOK);
+    converse((struct mu_shell *)handler, (struct mu_talk_event){ .type = MU_TALK_ON_ASKED, .asked = asked[request] });
 }
 
 /* ---- The part's steps ---- */
@@ -453,6 +438,7 @@ void mu_order_free(struct mu_order *order)
 void mu_shell_init(struct mu_shell *s, uv_loop_t *loop, const struct mu_shell_ops *ops, uint64_t join_ms,
                    muster_rdzv_listener *listener, void *ctx)
 {
+    s->handler.ask = ask;
     s->loop = loop;
     s->ops = ops;
     s->listener = listener;

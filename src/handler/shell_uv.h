@@ -118,15 +118,6 @@ void *mu_order_new(struct mu_shell *shell, size_t size, uint64_t id);      /* ze
 struct mu_order *mu_order_find(const struct mu_shell *shell, uint64_t id); /* NULL: it is answered */
 void mu_order_free(struct mu_order *order);
 
-/* For the handler's table. */
-#define MU_SHELL_OPS(text)                                                                                             \
-    .size = sizeof(struct muster_handler_ops), .name = (text), .join = mu_shell_join, .leave = mu_shell_leave,         \
-    .close = mu_shell_ask_to_close, .look = mu_shell_look
-void mu_shell_join(struct muster_handler *handler);
-void mu_shell_leave(struct muster_handler *handler);
-void mu_shell_ask_to_close(struct muster_handler *handler);
-void mu_shell_look(struct muster_handler *handler);
-
 /* The end: nothing is told from here on. What is the loop's beside the shell's own is held, and dropped when it is
  * closed; then the handler is destroyed, and `done` is called. */
 void mu_shell_close(struct mu_shell *shell, void (*done)(void *ctx), void *ctx);

@@ -454,24 +454,14 @@ static void feed(struct handler *h, struct mu_static_event event)
 
 /* ---- The table ---- */
 
-static void ask_join(struct muster_handler *base)
+static void ask(struct muster_handler *base, enum muster_rdzv_request request)
 {
-    feed(handler_of(base), (struct mu_static_event){ .type = MU_STATIC_ON_JOIN });
-}
+    static const enum mu_static_event_type asked[] = { [MUSTER_RDZV_REQUEST_JOIN] = MU_STATIC_ON_JOIN,
+                                                       [MUSTER_RDZV_REQUEST_LEAVE] = MU_STATIC_ON_LEAVE,
+                                                       [MUSTER_RDZV_REQUEST_CLOSE] = MU_STATIC_ON_CLOSE,
+                                                       [MUSTER_RDZV_REQUEST_LOOK] = MU_STATIC_ON_LOOK };
 
-static void ask_leave(struct muster_handler *base)
-{
-    feed(handler_of(base), (struct mu_static_event){ .type = MU_STATIC_ON_LEAVE });
-}
-
-static void ask_close(struct muster_handler *base)
-{
-    feed(handler_of(base), (struct mu_static_event){ .type = MU_STATIC_ON_CLOSE });
-}
-
-static void ask_look(struct muster_handler *base)
-{
-    feed(handler_of(base), (struct mu_static_event){ .type = MU_STATIC_ON_LOOK });
+    feed(handler_of(base), (struct mu_static_event){ .type = asked[request] });
 }
 
 static bool shares_store(const struct muster_handler *base)
@@ -513,17 +503,8 @@ static void when_alone(struct muster_handler *base, void (*alone)(void *ctx), vo
 }
 
 static const struct muster_handler_ops handler_ops = {
-    .size = sizeof handler_ops,
-    .name = "static",
-    .join = ask_join,
-    .leave = ask_leave,
-    .close = ask_close,
-    .look = ask_look,
-    .use_agent_store = shares_store,
-    .free = free_handler,
-    .endpoint = endpoint,
-    .hosts = hosts,
-    .when_alone = when_alone,
+    MU_HANDLER_OPS("static"), .use_agent_store = shares_store, .free = free_handler, .endpoint = endpoint,
+    .hosts = hosts,           .when_alone = when_alone,
 };
 
 static const struct mu_handler_ops agent_ops = { .open_kv = NULL };
@@ -549,7 +530,7 @@ int mu_static_start_at(uv_loop_t *loop, struct mu_static_place *place, const cha
         mu_static_place_done(place);
         return rc;
     }
-    h->base = (struct mu_handler){ .base = { &handler_ops }, .ops = &agent_ops };
+    h->base = (struct mu_handler){ .base = { &handler_ops }, .ops = &agent_ops, .ask = ask };
     h->place = *place;
     h->loop = loop;
     h->listener = listener;

@@ -442,29 +442,14 @@ static void wake(void *ctx)
 
 /* ---- The handler ---- */
 
-static void ask(struct muster_handler *handler, enum mu_user_handler_event_type what)
+static void ask(struct muster_handler *handler, enum muster_rdzv_request request)
 {
-    feed(of(handler), (struct mu_user_handler_event){ .type = what });
-}
+    static const enum mu_user_handler_event_type asked[] = { [MUSTER_RDZV_REQUEST_JOIN] = MU_USER_HANDLER_ON_JOIN,
+                                                             [MUSTER_RDZV_REQUEST_LEAVE] = MU_USER_HANDLER_ON_LEAVE,
+                                                             [MUSTER_RDZV_REQUEST_CLOSE] = MU_USER_HANDLER_ON_CLOSE,
+                                                             [MUSTER_RDZV_REQUEST_LOOK] = MU_USER_HANDLER_ON_LOOK };
 
-static void blocking_join(struct muster_handler *handler)
-{
-    ask(handler, MU_USER_HANDLER_ON_JOIN);
-}
-
-static void blocking_leave(struct muster_handler *handler)
-{
-    ask(handler, MU_USER_HANDLER_ON_LEAVE);
-}
-
-static void blocking_close(struct muster_handler *handler)
-{
-    ask(handler, MU_USER_HANDLER_ON_CLOSE);
-}
-
-static void blocking_look(struct muster_handler *handler)
-{
-    ask(handler, MU_USER_HANDLER_ON_LOOK);
+    feed(of(handler), (struct mu_user_handler_event){ .type = asked[request] });
 }
 
 static bool blocking_use_agent_store(const struct muster_handler *handler)
@@ -478,16 +463,11 @@ static void blocking_free(struct muster_handler *handler, void (*done)(void *ctx
 
     b->on_freed = done;
     b->freed_ctx = ctx;
-    ask(handler, MU_USER_HANDLER_ON_FREE);
+    feed(b, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_FREE });
 }
 
 static const struct muster_handler_ops handler_ops = {
-    .size = sizeof handler_ops,
-    .name = "blocking",
-    .join = blocking_join,
-    .leave = blocking_leave,
-    .close = blocking_close,
-    .look = blocking_look,
+    MU_HANDLER_OPS("blocking"),
     .use_agent_store = blocking_use_agent_store,
     .free = blocking_free,
 };
@@ -556,7 +536,7 @@ int mu_user_handler_start(struct uv_loop_s *loop, struct muster_rdzv *rdzv, bool
     if (b == NULL) {
         rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
     } else {
-        b->handler = (struct mu_handler){ .base = { &handler_ops }, .ops = &agent_ops };
+        b->handler = (struct mu_handler){ .base = { &handler_ops }, .ops = &agent_ops, .ask = ask };
         b->loop = loop;
         b->listener = listener;
         b->ctx = ctx;

@@ -330,7 +330,7 @@ static void join(void)
 {
     will_tell((struct mu_part_news){ .tell = MU_PART_TELL_JOINED });
     scene.in_world = true;
-    mu_shell_join(handler());
+    mu_handler_join(handler());
     turn();
     assert_string_equal(trace(), "join, boot");
     assert_int_equal(scene.gets, 1);
@@ -341,8 +341,8 @@ static void join(void)
 static void the_machine_is_asked_from_the_loop(void **state)
 {
     (void)state;
-    mu_shell_join(handler());
-    mu_shell_look(handler());
+    mu_handler_join(handler());
+    mu_handler_look(handler());
     assert_string_equal(trace(), "");
     turn();
     assert_string_equal(trace(), "join, look");
@@ -353,7 +353,7 @@ static void requests_are_made_before_anything_is_told(void **state)
     (void)state;
     scene.requests = 2;
     will_tell((struct mu_part_news){ .tell = MU_PART_TELL_PROGRESS });
-    mu_shell_join(handler());
+    mu_handler_join(handler());
     turn();
     assert_string_equal(trace(), "join, request, request, told progress");
     assert_non_null(mu_order_find(&scene.shell, 2));
@@ -420,7 +420,7 @@ static void a_failure_says_which_rendezvous_it_is_about(void **state)
 
     (void)state;
     will_tell((struct mu_part_news){ .tell = MU_PART_TELL_FAILED, .asked = MU_PART_ON_JOIN, .error = &error });
-    mu_shell_join(handler());
+    mu_handler_join(handler());
     turn();
     assert_string_equal(trace(), "join, told failed");
     assert_string_equal(scene.error.text, "join rendezvous 'job': etcd does not answer");
@@ -476,12 +476,12 @@ static void it_goes_when_all_that_it_holds_is_dropped(void **state)
 static void without_a_back_end_what_is_asked_fails_and_the_next_ask_looks_again(void **state)
 {
     (void)state;
-    mu_shell_join(handler());
+    mu_handler_join(handler());
     turn();
     assert_string_equal(trace(), "find, told failed");
     assert_string_equal(scene.error.text, "join rendezvous 'job': nobody is there");
     scene.found = true;
-    mu_shell_look(handler());
+    mu_handler_look(handler());
     turn();
     assert_string_equal(trace(), "find, look");
 }
@@ -489,12 +489,12 @@ static void without_a_back_end_what_is_asked_fails_and_the_next_ask_looks_again(
 static void the_handler_hears_what_the_machine_tells_and_whether_the_owner_waits(void **state)
 {
     (void)state;
-    mu_shell_join(handler());
+    mu_handler_join(handler());
     turn();
     assert_string_equal(trace(), "waits, join");
     mu_shell_tell_progress(&scene.shell);
     assert_string_equal(trace(), "heard, told progress");
-    mu_shell_leave(handler());
+    mu_handler_leave(handler());
     turn();
     assert_string_equal(trace(), "waits no longer, leave");
 }

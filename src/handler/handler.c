@@ -1,8 +1,37 @@
-/* What this node is called in documents, records and logs, and what requests are called in errors. */
+/* What all handlers share: their owner's four requests, and what nodes and requests are called. */
 #include "handler/handler.h"
 
 #include <stdio.h>
 #include <unistd.h>
+
+/* ---- The owner's requests ---- */
+
+static void ask(struct muster_handler *handler, enum muster_rdzv_request request)
+{
+    ((struct mu_handler *)handler)->ask(handler, request);
+}
+
+void mu_handler_join(struct muster_handler *handler)
+{
+    ask(handler, MUSTER_RDZV_REQUEST_JOIN);
+}
+
+void mu_handler_leave(struct muster_handler *handler)
+{
+    ask(handler, MUSTER_RDZV_REQUEST_LEAVE);
+}
+
+void mu_handler_close(struct muster_handler *handler)
+{
+    ask(handler, MUSTER_RDZV_REQUEST_CLOSE);
+}
+
+void mu_handler_look(struct muster_handler *handler)
+{
+    ask(handler, MUSTER_RDZV_REQUEST_LOOK);
+}
+
+/* ---- Names ---- */
 
 const char *mu_handler_node_name(const char *local_addr, char hostname[static MU_HANDLER_NAME_MAX])
 {
