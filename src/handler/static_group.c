@@ -99,16 +99,31 @@ static struct mu_static_effect *add(struct mu_static_effects *out, enum mu_stati
 
 static void call(struct mu_static_effects *out, enum mu_static_call what, int64_t number, uint64_t timeout_ms)
 {
-    struct mu_static_effect *effect = add(out, MU_STATIC_DO_CALL);
+    struct mu_static_effect *effect =
+        add(out, what == MU_STATIC_CALL_GOODBYE ? MU_STATIC_DO_GOODBYE : MU_STATIC_DO_CALL);
 
     effect->call = what;
     effect->number = number;
     effect->timeout_ms = timeout_ms;
 }
 
-static void connect_within(struct mu_static_effects *out, uint64_t timeout_ms)
+static void write_key(struct mu_static_effects *out, enum mu_static_key key, int64_t number, const char *expected,
+                      const char *text)
 {
-    add(out, MU_STATIC_DO_CONNECT)->timeout_ms = timeout_ms;
+    struct mu_static_effect *effect = add(out, MU_STATIC_DO_WRITE);
+
+    effect->key = key;
+    effect->number = number;
+    effect->expected = expected;
+    effect->text = text;
+}
+
+static void connect_within(struct mu_static *m, struct mu_static_effects *out, uint64_t timeout_ms)
+{
+    struct mu_static_effect *effect = add(out, MU_STATIC_DO_CONNECT);
+
+    effect->timeout_ms = timeout_ms;
+    effect->seed = mu_rng_next(&m->rng);
 }
 
 uint64_t mu_static_left_ms(const struct mu_static *m, uint64_t now_ms)
@@ -275,7 +290,7 @@ static void begin(struct mu_static *m, uint64_t now_ms, struct mu_static_effects
     if (is_rank_0(m))
         (void)add(out, MU_STATIC_DO_SERVE);
     else
-        connect_within(out, (uint64_t)m->place->timeout_ms);
+        connect_within(m, out, (uint64_t)m->place->timeout_ms);
 }
 
 static void on_served(struct mu_static *m, const struct mu_static_event *event, struct mu_static_effects *out)
@@ -285,12 +300,12 @@ static void on_served(struct mu_static *m, const struct mu_static_event *event, 
     if (event->error != NULL && event->error->code == MUSTER_EADDRINUSE) {
         m->taken = *event->error;
         enter(m, MU_STATIC_DISPUTED);
-        connect_within(out, DISPUTE_MS);
+        connect_within(m, out, DISPUTE_MS);
     } else if (event->error != NULL) {
         fail_with(m, event->error, out);
     } else {
         enter(m, MU_STATIC_CONNECTING);
-        connect_within(out, mu_static_left_ms(m, event->now_ms));
+        connect_within(m, out, mu_static_left_ms(m, event->now_ms));
     }
 }
 
@@ -400,7 +415,7 @@ static void break_group(struct mu_static *m, struct mu_static_effects *out)
 {
     (void)snprintf(m->lost_text, sizeof m->lost_text, "%s (pid %" PRId64 "), rank %" PRId64, m->gone.name, m->gone.pid,
                    m->gone.rank);
-    add(out, MU_STATIC_DO_WRITE_LOST)->text = m->lost_text;
+    write_key(out, MU_STATIC_KEY_LOST, -1, "", m->lost_text);
     set_lost_error(m, mu_slice_str(m->lost_text));
     note_failure(m);
     enter(m, MU_STATIC_BROKEN);
@@ -409,16 +424,13 @@ static void break_group(struct mu_static *m, struct mu_static_effects *out)
 static void on_gone(struct mu_static *m, const struct mu_static_event *event, struct mu_static_effects *out)
 {
     struct mu_roster_node *node = mu_roster_take(&m->roster, event->connection);
-    struct mu_static_effect *effect;
 
     if (node == NULL)
         return;
     m->gone = *node;
     mu_list_init(&m->gone.link);
     free(node);
-    effect = add(out, MU_STATIC_DO_FREE_RANK);
-    effect->number = m->gone.rank;
-    effect->text = m->gone.record;
+    write_key(out, MU_STATIC_KEY_NODE, m->gone.rank, m->gone.record, "");
     if (m->state == MU_STATIC_OPEN && m->gone.counted && !m->gone.left && m->gone.rank != 0)
         break_group(m, out);
     else if (m->state == MU_STATIC_LINGERING && mu_roster_is_empty(&m->roster))
@@ -444,7 +456,7 @@ static void free_group(struct mu_static *m, uint64_t now_ms, struct mu_static_ef
     m->failed = MUSTER_RDZV_REQUEST_UNKNOWN;
     if (m->state == MU_STATIC_OPEN && m->rank_0 == MU_STATIC_MUSTER && !is_rank_0(m)) {
         enter(m, MU_STATIC_LEAVING); /* else rank 0 would take this node for killed */
-        add(out, MU_STATIC_DO_GOODBYE)->timeout_ms = GOODBYE_MS;
+        call(out, MU_STATIC_CALL_GOODBYE, -1, GOODBYE_MS);
     } else if (m->state == MU_STATIC_BROKEN) { /* the others were woken and ask now what is lost */
         enter(m, MU_STATIC_LINGERING);
         m->deadline_ms = now_ms + LINGER_MS;

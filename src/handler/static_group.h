@@ -28,6 +28,7 @@
 #include "base/rng.h"
 #include "handler/roster.h"
 #include "handler/static_params.h"
+#include "store/calls.h"
 
 #define MU_STATIC_STATES(X)                                                                                            \
     X(IDLE)       /* nothing is open */                                                                                \
@@ -94,7 +95,8 @@ struct mu_static_event {
     X(CLAIM)                                                                                                           \
     X(COUNT)                                                                                                           \
     X(GET_PROGRESS) /* number `number` */                                                                              \
-    X(GET_LOST)
+    X(GET_LOST)                                                                                                        \
+    X(GOODBYE)
 
 enum mu_static_call {
 #define X(name) MU_STATIC_CALL_##name,
@@ -107,9 +109,8 @@ enum mu_static_call {
     X(CONNECT)      /* within timeout_ms; then CONNECTED */                                                            \
     X(CALL)         /* `call`, within timeout_ms; then ANSWERED */                                                     \
     X(PROGRESS)     /* rank 0: write `progress` as number `number`; then WRITTEN */                                    \
-    X(FREE_RANK)    /* rank 0: if the holder of rank `number` is `text`, it has no holder any more */                  \
-    X(WRITE_LOST)   /* rank 0: `text` says which node is lost */                                                       \
-    X(GOODBYE)      /* say goodbye, within timeout_ms; then SAID */                                                    \
+    X(WRITE)        /* rank 0: `text` for the value `expected` of `key` */                                             \
+    X(GOODBYE)      /* the same as CALL, which it ends; then SAID */                                                   \
     X(CLOSE_CLIENT) /* while the server stays */                                                                       \
     X(CLOSE)        /* close client and server; then CLOSED */                                                         \
     X(END)          /* the same, and the loop's handles; then CLOSED */                                                \
@@ -122,14 +123,26 @@ enum mu_static_effect_type {
 #undef X
 };
 
+enum mu_static_key {
+    MU_STATIC_KEY_COUNT,       /* PyTorch's count of the nodes that have come; without the "/" that others begin with */
+    MU_STATIC_KEY_MASTER_ADDR, /* agents of PyTorch 1.13 know the endpoint, and wait until rank 0 has put it there */
+    MU_STATIC_KEY_MASTER_PORT,
+    MU_STATIC_KEY_HOST, /* these only muster nodes use: rank 0 is one */
+    MU_STATIC_KEY_ANNOUNCE,
+    MU_STATIC_KEY_LOST,
+    MU_STATIC_KEY_NODE,     /* by rank: the record of its holder */
+    MU_STATIC_KEY_PROGRESS, /* by number */
+};
+
 struct mu_static_effect { /* borrows from the machine until its next step */
     enum mu_static_effect_type type;
     enum mu_static_call call;
     enum muster_rdzv_event_type tell;
     enum muster_rdzv_request request; /* of a FAILED that is told */
-    int64_t number;
-    uint64_t timeout_ms;
-    const char *text;
+    enum mu_static_key key;
+    int64_t number; /* of the key, too */
+    uint64_t timeout_ms, seed;
+    const char *text, *expected;
 };
 
 #define MU_STATIC_EFFECTS_MAX 3
@@ -162,7 +175,7 @@ struct mu_static {
     char lost_text[MU_ROSTER_NAME_MAX + 64];
 };
 
-/* Both texts are borrowed. `seed`: random. */
+/* The place and the name are borrowed. `seed`: random. */
 void mu_static_init(struct mu_static *m, const struct mu_static_place *place, const char *name, int64_t pid,
                     uint64_t seed);
 void mu_static_step(struct mu_static *m, const struct mu_static_event *event, struct mu_static_effects *out);
@@ -170,5 +183,32 @@ bool mu_static_wants_turn(const struct mu_static *m);
 bool mu_static_has_store(const struct mu_static *m);                    /* the owner may use the store of the group */
 uint64_t mu_static_deadline_ms(const struct mu_static *m);              /* UINT64_MAX: none */
 uint64_t mu_static_left_ms(const struct mu_static *m, uint64_t now_ms); /* of the join */
+
+/* ---- static_keys.c: what is in rank 0's store, and what the owner is told ---- */
+
+#define MU_STATIC_KEY_MAX (MU_RDZV_RUN_ID_MAX + 64)
+
+/* As rank 0's server has it. */
+struct mu_slice mu_static_key(const struct mu_static_place *place, enum mu_static_key what, int64_t number,
+                              char key[static MU_STATIC_KEY_MAX]);
+
+struct mu_static_value {
+    enum mu_static_key key;
+    char text[sizeof((struct mu_static_place *)0)->host];
+};
+#define MU_STATIC_FIRST 3
+/* What is there from the start. Returns how many. */
+size_t mu_static_first_values(const struct mu_static_place *place, struct mu_static_value rows[static MU_STATIC_FIRST]);
+
+struct mu_static_call_texts {
+    char key[MU_STATIC_KEY_MAX], value[MU_ROSTER_RECORD_MAX + 24];
+    struct muster_slice keys[1];
+};
+/* The call of a CALL or GOODBYE; borrows from the machine and from `texts`. */
+struct mu_call mu_static_call(const struct mu_static *m, const struct mu_static_effect *effect,
+                              struct mu_static_call_texts *texts);
+/* A TELL: the listener is called from inside. */
+void mu_static_tell(const struct mu_static *m, const struct mu_static_effect *effect, uint64_t now_ms,
+                    muster_rdzv_listener *listener, void *ctx);
 
 #endif

@@ -10,16 +10,10 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>
-
-/* PyTorch's count of the nodes that have come; a key of the wire, without the "/" that stands before others. */
-static const char count_key[] = "init/";
-
-enum { KEY_MAX = MU_RDZV_RUN_ID_MAX + 64 };
 
 struct handler {
     struct mu_handler base;
@@ -36,9 +30,8 @@ struct handler {
     struct mu_server_watch *count_watch, *announce_watch;
     struct mu_client *client;
     struct mu_call call, goodbye; /* one at a time, and the last */
+    struct mu_static_call_texts call_texts, goodbye_texts;
     bool calling;
-    struct muster_slice keys[1]; /* of the call */
-    char key[KEY_MAX], goodbye_key[KEY_MAX], announcement[MU_ROSTER_RECORD_MAX + 24];
     unsigned parts_closing;
     void (*freed)(void *ctx);
     void *freed_ctx;
@@ -50,27 +43,6 @@ static struct handler *handler_of(struct muster_handler *base)
 }
 
 static void feed(struct handler *h, struct mu_static_event event);
-
-/* ---- Keys that only muster nodes use ---- */
-
-static struct muster_slice own_key(const struct handler *h, const char *what, int64_t number, char key[static KEY_MAX])
-{
-    int len = number < 0 ? snprintf(key, KEY_MAX, "muster.%s/static/%s", h->place.run_id, what)
-                         : snprintf(key, KEY_MAX, "muster.%s/static/%s/%" PRId64, h->place.run_id, what, number);
-
-    assert(len < KEY_MAX);
-    return (struct muster_slice){ key, (size_t)len };
-}
-
-/* In rank 0's server, where keys have "/" in front, as clients send them. */
-static int write_own(struct handler *h, const char *what, int64_t number, const char *expected, struct mu_slice value,
-                     struct muster_error *reterr)
-{
-    char key[KEY_MAX + 1] = "/";
-    size_t len = own_key(h, what, number, key + 1).len + 1;
-
-    return mu_server_compare_set(h->server, mu_slice(key, len), mu_slice_str(expected), value, reterr);
-}
 
 /* ---- Closing ---- */
 
@@ -179,22 +151,32 @@ static void on_gone(void *ctx, uint64_t connection)
     feed(ctx, (struct mu_static_event){ .type = MU_STATIC_ON_GONE, .connection = connection });
 }
 
-/* Agents of PyTorch 1.13 know the endpoint, and wait all the same until rank 0 has put it there. */
-static int publish_master(struct handler *h, struct muster_error *reterr)
+static int write_key(struct handler *h, enum mu_static_key what, int64_t number, const char *expected,
+                     struct mu_slice value, struct muster_error *reterr)
 {
-    const struct {
-        const char *name, *value;
-    } rows[] = { { MUSTER_KEY_MASTER_ADDR, h->place.host }, { MUSTER_KEY_MASTER_PORT, NULL } };
-    char key[KEY_MAX], port[8];
+    char key[MU_STATIC_KEY_MAX];
+
+    return mu_server_compare_set(h->server, mu_static_key(&h->place, what, number, key), mu_slice_str(expected), value,
+                                 reterr);
+}
+
+static int write_first(struct handler *h, struct muster_error *reterr)
+{
+    struct mu_static_value rows[MU_STATIC_FIRST];
+    size_t count = mu_static_first_values(&h->place, rows);
     int rc = 0;
 
-    (void)snprintf(port, sizeof port, "%u", (unsigned)h->place.port);
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0] && rc == 0; i++) {
-        (void)snprintf(key, sizeof key, "/%s/%s", h->place.run_id, rows[i].name);
-        rc = mu_server_compare_set(h->server, mu_slice_str(key), mu_slice_str(""),
-                                   mu_slice_str(rows[i].value != NULL ? rows[i].value : port), reterr);
-    }
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = write_key(h, rows[i].key, -1, "", mu_slice_str(rows[i].text), reterr);
     return rc;
+}
+
+static int watch(struct handler *h, enum mu_static_key what, mu_server_value *on_value,
+                 struct mu_server_watch **ret_watch, struct muster_error *reterr)
+{
+    char key[MU_STATIC_KEY_MAX];
+
+    return mu_server_watch(h->server, mu_static_key(&h->place, what, -1, key), on_value, h, ret_watch, reterr);
 }
 
 static int start_server(struct handler *h, const struct mu_bind_plan *plan, struct muster_error *reterr)
@@ -206,8 +188,6 @@ static int start_server(struct handler *h, const struct mu_bind_plan *plan, stru
                                                        .port = h->place.port,
                                                        .allow = mu_bind_networks(&bind, &networks),
                                                        .allow_own = true };
-    char key[KEY_MAX + 1] = "/";
-    size_t len = own_key(h, "announce", -1, key + 1).len + 1;
     int rc;
 
     mu_static_warn_of_bind(&h->place, plan);
@@ -215,13 +195,11 @@ static int start_server(struct handler *h, const struct mu_bind_plan *plan, stru
     if (rc < 0)
         return rc;
     mu_server_on_gone(h->server, on_gone, h);
-    rc = write_own(h, "host", -1, "", mu_slice_str("1"), reterr);
-    if (rc == 0 && h->place.old_dialect)
-        rc = publish_master(h, reterr);
+    rc = write_first(h, reterr);
     if (rc == 0)
-        rc = mu_server_watch(h->server, mu_slice_str(count_key), on_count, h, &h->count_watch, reterr);
+        rc = watch(h, MU_STATIC_KEY_COUNT, on_count, &h->count_watch, reterr);
     if (rc == 0)
-        rc = mu_server_watch(h->server, mu_slice(key, len), on_announced, h, &h->announce_watch, reterr);
+        rc = watch(h, MU_STATIC_KEY_ANNOUNCE, on_announced, &h->announce_watch, reterr);
     return rc;
 }
 
@@ -254,7 +232,7 @@ static void write_progress(struct handler *h, int64_t number)
     char text[MU_ROSTER_TEXT_MAX];
     size_t len = mu_roster_write_progress(&h->group.progress, text);
     struct muster_error error;
-    int rc = write_own(h, "progress", number, "", mu_slice(text, len), &error);
+    int rc = write_key(h, MU_STATIC_KEY_PROGRESS, number, "", mu_slice(text, len), &error);
 
     feed(h, (struct mu_static_event){ .type = MU_STATIC_ON_WRITTEN, .error = rc < 0 ? &error : NULL });
 }
@@ -273,12 +251,11 @@ static void on_lost(struct mu_client *client, const struct muster_error *error, 
     feed(ctx, (struct mu_static_event){ .type = MU_STATIC_ON_LOST, .error = error });
 }
 
-static void connect_client(struct handler *h, uint64_t timeout_ms)
+static void connect_client(struct handler *h, const struct mu_static_effect *effect)
 {
-    const struct mu_client_config config = { .host = h->place.host,
-                                             .port = h->place.port,
-                                             .connect_timeout_ms = timeout_ms,
-                                             .seed = mu_rng_next(&h->group.rng) };
+    const struct mu_client_config config = {
+        .host = h->place.host, .port = h->place.port, .connect_timeout_ms = effect->timeout_ms, .seed = effect->seed
+    };
     struct muster_error error;
 
     if (mu_client_start(h->loop, &config, on_ready, on_lost, h, &h->client, &error) < 0)
@@ -298,38 +275,10 @@ static void on_answer(struct mu_call *call)
     muster_bytes_done(&answer.bytes);
 }
 
-static struct mu_call call_of(struct handler *h, const struct mu_static_effect *effect)
-{
-    switch (effect->call) {
-    case MU_STATIC_CALL_CHECK_HOST:
-        h->keys[0] = own_key(h, "host", -1, h->key);
-        return (struct mu_call){ .kind = MU_CALL_CHECK, .keys = h->keys, .count = 1 };
-    case MU_STATIC_CALL_GET_RANK_0:
-        return (struct mu_call){ .kind = MU_CALL_GET, .key = own_key(h, "node", 0, h->key) };
-    case MU_STATIC_CALL_ANNOUNCE:
-        (void)snprintf(h->announcement, sizeof h->announcement, "%" PRId64 " %s", h->place.rank, h->group.record);
-        return (struct mu_call){ .kind = MU_CALL_SET,
-                                 .key = own_key(h, "announce", -1, h->key),
-                                 .value = muster_str(h->announcement) };
-    case MU_STATIC_CALL_CLAIM:
-        return (struct mu_call){ .kind = MU_CALL_COMPARE_SET,
-                                 .key = own_key(h, "node", effect->number, h->key),
-                                 .value = muster_str(""),
-                                 .desired = muster_str(h->group.record) };
-    case MU_STATIC_CALL_COUNT:
-        return (struct mu_call){ .kind = MU_CALL_ADD, .key = muster_str(count_key), .number = 1, .raw_key = true };
-    case MU_STATIC_CALL_GET_PROGRESS:
-        return (struct mu_call){ .kind = MU_CALL_GET, .key = own_key(h, "progress", effect->number, h->key) };
-    case MU_STATIC_CALL_GET_LOST:
-        break;
-    }
-    return (struct mu_call){ .kind = MU_CALL_GET, .key = own_key(h, "lost", -1, h->key) };
-}
-
 static void make_call(struct handler *h, const struct mu_static_effect *effect)
 {
     assert(!h->calling);
-    h->call = call_of(h, effect);
+    h->call = mu_static_call(&h->group, effect, &h->call_texts);
     h->call.done = on_answer;
     h->call.ctx = h;
     h->calling = true;
@@ -341,43 +290,14 @@ static void on_goodbye(struct mu_call *call)
     feed(call->ctx, (struct mu_static_event){ .type = MU_STATIC_ON_SAID });
 }
 
-static void say_goodbye(struct handler *h, uint64_t timeout_ms)
+static void say_goodbye(struct handler *h, const struct mu_static_effect *effect)
 {
-    h->goodbye = (struct mu_call){ .kind = MU_CALL_SET,
-                                   .key = own_key(h, "announce", -1, h->goodbye_key),
-                                   .value = muster_str("left"),
-                                   .done = on_goodbye,
-                                   .ctx = h };
+    h->goodbye = mu_static_call(&h->group, effect, &h->goodbye_texts);
+    h->goodbye.done = on_goodbye;
+    h->goodbye.ctx = h;
     if (h->calling)
         mu_client_expire(h->client, &h->call);
-    mu_client_call(h->client, &h->goodbye, timeout_ms);
-}
-
-/* ---- Telling ---- */
-
-static void tell(struct handler *h, const struct mu_static_effect *effect)
-{
-    const struct mu_static *m = &h->group;
-    const struct muster_rdzv_progress progress = { .joined = m->progress.joined,
-                                                   .min_nodes = h->place.world_size,
-                                                   .max_nodes = h->place.world_size,
-                                                   .last_call_left_ms = -1,
-                                                   .join_left_ms = (int64_t)mu_static_left_ms(m, uv_now(h->loop)) };
-    const struct muster_rdzv_info info = mu_static_info(&h->place, NULL);
-    struct muster_rdzv_event event = { .size = sizeof event, .type = effect->tell, .round = -1 };
-
-    if (effect->tell == MUSTER_RDZV_PROGRESS) {
-        event.progress = &progress;
-        event.nodes = m->progress.nodes;
-        event.nodes_count = m->progress.nodes_count;
-    } else if (effect->tell == MUSTER_RDZV_JOINED) {
-        event.info = &info;
-        event.old_dialect = h->place.old_dialect;
-    } else if (effect->tell == MUSTER_RDZV_FAILED) {
-        event.request = effect->request;
-        event.error = &m->error;
-    }
-    h->listener(h->ctx, &event);
+    mu_client_call(h->client, &h->goodbye, effect->timeout_ms);
 }
 
 /* ---- The machine ---- */
@@ -391,7 +311,7 @@ static void perform(struct handler *h, const struct mu_static_effect *effect)
         serve(h);
         break;
     case MU_STATIC_DO_CONNECT:
-        connect_client(h, effect->timeout_ms);
+        connect_client(h, effect);
         break;
     case MU_STATIC_DO_CALL:
         make_call(h, effect);
@@ -399,14 +319,11 @@ static void perform(struct handler *h, const struct mu_static_effect *effect)
     case MU_STATIC_DO_PROGRESS:
         write_progress(h, effect->number);
         break;
-    case MU_STATIC_DO_FREE_RANK:
-        (void)write_own(h, "node", effect->number, effect->text, mu_slice_str(""), &error);
-        break;
-    case MU_STATIC_DO_WRITE_LOST:
-        (void)write_own(h, "lost", -1, "", mu_slice_str(effect->text), &error);
+    case MU_STATIC_DO_WRITE:
+        (void)write_key(h, effect->key, effect->number, effect->expected, mu_slice_str(effect->text), &error);
         break;
     case MU_STATIC_DO_GOODBYE:
-        say_goodbye(h, effect->timeout_ms);
+        say_goodbye(h, effect);
         break;
     case MU_STATIC_DO_CLOSE_CLIENT:
         close_client(h);
@@ -419,7 +336,7 @@ static void perform(struct handler *h, const struct mu_static_effect *effect)
         close_parts(h);
         break;
     case MU_STATIC_DO_TELL:
-        tell(h, effect);
+        mu_static_tell(&h->group, effect, uv_now(h->loop), h->listener, h->ctx);
         break;
     case MU_STATIC_DO_FREED:
         free_memory(h);

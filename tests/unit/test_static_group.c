@@ -88,11 +88,11 @@ static void add_effect(struct scene *s, const struct mu_static_effect *e)
         (void)snprintf(to, room, " PROGRESS(%" PRId64 ": %" PRId64 "%s)", e->number, s->m.progress.joined,
                        s->m.progress.open ? ", open" : "");
         break;
-    case MU_STATIC_DO_FREE_RANK:
-        (void)snprintf(to, room, " FREE_RANK(%" PRId64 ")", e->number);
-        break;
-    case MU_STATIC_DO_WRITE_LOST:
-        (void)snprintf(to, room, " WRITE_LOST(%s)", e->text);
+    case MU_STATIC_DO_WRITE:
+        if (e->key == MU_STATIC_KEY_NODE)
+            (void)snprintf(to, room, " FREE_RANK(%" PRId64 ")", e->number);
+        else
+            (void)snprintf(to, room, " WRITE_LOST(%s)", e->text);
         break;
     case MU_STATIC_DO_TELL:
         if (e->tell == MUSTER_RDZV_FAILED)
@@ -605,6 +605,158 @@ static void every_try_has_a_record_of_its_own(void **state)
     finish(&s);
 }
 
+/* ---- What is in rank 0's store ---- */
+
+static void assert_slice(struct mu_slice slice, const char *expected)
+{
+    assert_int_equal(slice.len, strlen(expected));
+    if (slice.len > 0)
+        assert_memory_equal(slice.data, expected, slice.len);
+}
+
+static void every_key_has_its_name(void **state)
+{
+    static const struct {
+        enum mu_static_key key;
+        const char *name;
+    } rows[] = {
+        { MU_STATIC_KEY_COUNT, "init/" },
+        { MU_STATIC_KEY_MASTER_ADDR, "/job/MASTER_ADDR" },
+        { MU_STATIC_KEY_MASTER_PORT, "/job/MASTER_PORT" },
+        { MU_STATIC_KEY_HOST, "/muster.job/static/host" },
+        { MU_STATIC_KEY_ANNOUNCE, "/muster.job/static/announce" },
+        { MU_STATIC_KEY_LOST, "/muster.job/static/lost" },
+        { MU_STATIC_KEY_NODE, "/muster.job/static/node/7" },
+        { MU_STATIC_KEY_PROGRESS, "/muster.job/static/progress/7" },
+    };
+    char key[MU_STATIC_KEY_MAX];
+    struct scene s;
+
+    (void)state;
+    begin(&s, 0);
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_slice(mu_static_key(&s.place, rows[i].key, 7, key), rows[i].name);
+    finish(&s);
+}
+
+static void the_longest_run_id_fits_into_a_key(void **state)
+{
+    char run_id[MU_RDZV_RUN_ID_MAX + 1], key[MU_STATIC_KEY_MAX];
+    struct mu_slice made;
+    struct scene s;
+
+    (void)state;
+    begin(&s, 0);
+    memset(run_id, 'r', MU_RDZV_RUN_ID_MAX);
+    run_id[MU_RDZV_RUN_ID_MAX] = '\0';
+    s.place.run_id = run_id;
+    made = mu_static_key(&s.place, MU_STATIC_KEY_PROGRESS, INT64_MAX, key);
+    assert_int_equal(made.len, strlen(key));
+    finish(&s);
+}
+
+static void agents_of_1_13_find_the_endpoint_in_the_store(void **state)
+{
+    struct mu_static_value rows[MU_STATIC_FIRST];
+    struct scene s;
+
+    (void)state;
+    begin(&s, 0);
+    assert_int_equal(mu_static_first_values(&s.place, rows), 1);
+    assert_int_equal(rows[0].key, MU_STATIC_KEY_HOST);
+    assert_string_equal(rows[0].text, "1");
+    s.place.old_dialect = true;
+    assert_int_equal(mu_static_first_values(&s.place, rows), 3);
+    assert_int_equal(rows[1].key, MU_STATIC_KEY_MASTER_ADDR);
+    assert_string_equal(rows[1].text, "h");
+    assert_int_equal(rows[2].key, MU_STATIC_KEY_MASTER_PORT);
+    assert_string_equal(rows[2].text, "1");
+    finish(&s);
+}
+
+static void every_call_has_its_key_and_value(void **state)
+{
+    static const struct {
+        enum mu_static_call call;
+        enum mu_call_kind kind;
+        const char *key, *value, *desired;
+    } rows[] = {
+        { MU_STATIC_CALL_CHECK_HOST, MU_CALL_CHECK, "muster.job/static/host", "", "" },
+        { MU_STATIC_CALL_GET_RANK_0, MU_CALL_GET, "muster.job/static/node/0", "", "" },
+        { MU_STATIC_CALL_ANNOUNCE, MU_CALL_SET, "muster.job/static/announce", "1 RECORD", "" },
+        { MU_STATIC_CALL_CLAIM, MU_CALL_COMPARE_SET, "muster.job/static/node/1", "", "RECORD" },
+        { MU_STATIC_CALL_COUNT, MU_CALL_ADD, "init/", "", "" },
+        { MU_STATIC_CALL_GET_PROGRESS, MU_CALL_GET, "muster.job/static/progress/4", "", "" },
+        { MU_STATIC_CALL_GET_LOST, MU_CALL_GET, "muster.job/static/lost", "", "" },
+        { MU_STATIC_CALL_GOODBYE, MU_CALL_SET, "muster.job/static/announce", "left", "" },
+    };
+    struct scene s;
+
+    (void)state;
+    begin(&s, 1);
+    (void)snprintf(s.m.record, sizeof s.m.record, "RECORD");
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_static_call_texts texts;
+        const struct mu_static_effect effect = { .call = rows[i].call, .number = 4 };
+        struct mu_call call = mu_static_call(&s.m, &effect, &texts);
+        struct muster_slice key = call.count == 1 ? call.keys[0] : call.key;
+
+        assert_int_equal(call.kind, rows[i].kind);
+        assert_slice(mu_slice(key.data, key.len), rows[i].key);
+        assert_slice(mu_slice(call.value.data, call.value.len), rows[i].value);
+        assert_slice(mu_slice(call.desired.data, call.desired.len), rows[i].desired);
+        assert_int_equal(call.raw_key, rows[i].call == MU_STATIC_CALL_COUNT);
+        assert_int_equal(call.number, rows[i].call == MU_STATIC_CALL_COUNT ? 1 : 0);
+    }
+    finish(&s);
+}
+
+/* ---- What the owner is told ---- */
+
+static void hear(void *ctx, const struct muster_rdzv_event *event)
+{
+    char *text = ctx;
+
+    (void)snprintf(text, 100, "%s%s%s%s", told(event->type), event->progress != NULL ? " progress" : "",
+                   event->info != NULL ? " info" : "", event->error != NULL ? " error" : "");
+    assert_int_equal(event->round, -1);
+    if (event->progress != NULL) {
+        assert_int_equal(event->progress->min_nodes, WORLD);
+        assert_int_equal(event->progress->join_left_ms, TIMEOUT_MS - 1);
+    }
+    if (event->info != NULL)
+        assert_true(event->info->rank == 1 && event->info->bootstrap.master_port == 1 && event->old_dialect);
+    if (event->error != NULL)
+        assert_int_equal(event->request, MUSTER_RDZV_REQUEST_JOIN);
+}
+
+static void each_tell_brings_what_belongs_to_it(void **state)
+{
+    static const struct {
+        enum muster_rdzv_event_type tell;
+        const char *expected;
+    } rows[] = { { MUSTER_RDZV_PROGRESS, "progress progress" },
+                 { MUSTER_RDZV_JOINED, "joined info" },
+                 { MUSTER_RDZV_FAILED, "failed error" },
+                 { MUSTER_RDZV_LOOKED, "looked" },
+                 { MUSTER_RDZV_CLOSED, "closed" },
+                 { MUSTER_RDZV_LEFT, "left" } };
+    struct scene s;
+
+    (void)state;
+    begin(&s, 1);
+    s.place.old_dialect = true;
+    play(&s, "JOIN,~");
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct mu_static_effect effect = { .tell = rows[i].tell, .request = MUSTER_RDZV_REQUEST_JOIN };
+        char text[100];
+
+        mu_static_tell(&s.m, &effect, START_MS + 1, hear, text);
+        assert_string_equal(text, rows[i].expected);
+    }
+    finish(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -619,6 +771,11 @@ int main(void)
         cmocka_unit_test(a_failure_that_is_still_to_be_told_stays_as_it_is),
         cmocka_unit_test(errors_name_the_place_and_the_cause),
         cmocka_unit_test(every_try_has_a_record_of_its_own),
+        cmocka_unit_test(every_key_has_its_name),
+        cmocka_unit_test(the_longest_run_id_fits_into_a_key),
+        cmocka_unit_test(agents_of_1_13_find_the_endpoint_in_the_store),
+        cmocka_unit_test(every_call_has_its_key_and_value),
+        cmocka_unit_test(each_tell_brings_what_belongs_to_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
