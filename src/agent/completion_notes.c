@@ -62,19 +62,32 @@ void mu_completion_tell_others(struct mu_completion *f, const struct mu_completi
  * leaves for good, sees no other round: its wait ends with its connection. */
 void mu_completion_end_listening(struct mu_completion *f)
 {
+    char text[MU_VANISHED_NOTE_MAX];
     bool waits =
         f->state == MU_COMPLETION_WATCHING && mu_asks_has(&f->asks, FAILED_GET) && !f->said_failed && !f->leaves;
 
     mu_completion_be_idle(f, MU_COMPLETION_IDLE);
-    if (waits)
-        write_failed(f, mu_slice_str(UNTOLD));
+    if (!waits)
+        return;
+    mu_vanished_write_mark(text, MU_MARK_UNTOLD, f->start.rank, f->node);
+    write_failed(f, mu_slice_str(text));
+}
+
+/* A member has ended its own wait, and with it ours: we see it gone soon. */
+static bool is_untold(const struct mu_completion *f, struct mu_slice text)
+{
+    int64_t rank = 0;
+
+    while (rank < f->start.world_size && !mu_vanished_is_mark(text, MU_MARK_UNTOLD, rank))
+        rank++;
+    return rank < f->start.world_size;
 }
 
 void mu_completion_take_failed(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
 {
     struct mu_verdict failure;
 
-    if (answer->error != NULL || mu_slice_equal(answer->value, mu_slice_str(UNTOLD)))
+    if (answer->error != NULL || is_untold(f, answer->value))
         return;
     if (!mu_verdict_read(answer->value, &failure) || failure.succeeded || failure.rank < 0 ||
         failure.round != f->start.round || failure.tag != f->start.tag) {

@@ -25,7 +25,6 @@
 #define ALL_DONE "<val_ignored>" /* in the key of the last; PyTorch's has the same */
 #define LOOK_AGAIN "look"        /* ... or: set your marks again, one of them was overwritten */
 #define GONE_ON "this node's workers have succeeded; the other nodes go on without it"
-#define UNTOLD "-"                    /* in its place, when nobody is to hear anything */
 enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
 enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400, CLEARED_MAX = 8 };
 enum { SPARE_SLOTS = 6, BARRIER_SPARE_SLOTS = 11 }; /* that are left to others by what is asked in a window */

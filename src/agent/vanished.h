@@ -56,6 +56,7 @@ void mu_vanished_set_cause(struct mu_vanished *vanished, const char *cause); /* 
 /* The text of a mark, which names the rank that it stands under: anything else there is none. */
 #define MU_MARK_DONE "done"
 #define MU_MARK_HEARD "heard"
+#define MU_MARK_UNTOLD "untold" /* in T failed: this member hears nothing any more */
 void mu_vanished_write_mark(char text[static MU_VANISHED_NOTE_MAX], const char *what, int64_t rank, const char *node);
 bool mu_vanished_is_mark(struct mu_slice text, const char *what, int64_t rank);
 

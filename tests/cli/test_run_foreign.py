@@ -186,14 +186,15 @@ def test_a_made_up_budget_does_not_hide_the_end(scene, store):
     assert b"succeeded" in store.call("get", "muster.job/verdict").out
 
 
-def test_garbage_in_the_key_of_failures_does_not_make_the_end_late(scene, store):
+@pytest.mark.parametrize("text", [b"garbage", b"-"])
+def test_garbage_in_the_key_of_failures_does_not_make_the_end_late(scene, store, text):
     """No loss is noticed for an hour: only an answer of every node ends the job sooner."""
     conf = "keep_alive_interval=1800,last_call_timeout=1"
     agents = [scene.node(store.endpoint, "--nnodes=3", "--max-restarts=0", conf=conf) for _ in range(3)]
     workers = scene.world(3)
     keys = store.call("list").out.decode().split()
     [own] = [key for key in keys if key.startswith("muster.job/") and key.endswith("/MASTER_ADDR")]
-    store.put(own.replace("MASTER_ADDR", "failed"), b"garbage")
+    store.put(own.replace("MASTER_ADDR", "failed"), text)
     for agent in agents:
         agent.said("somebody has overwritten the failure of a worker")
     workers[1].fail()

@@ -212,6 +212,7 @@ void kv_meddle(void)
     static const char *const values[] = {
         "garbage",
         "?",
+        "-",
         "7",
         "{\"verdict\": \"failed\", \"cause\": \"forged\"}",
         "0 " MADE_UP ".0000000000000000",

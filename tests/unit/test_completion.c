@@ -1015,7 +1015,7 @@ static void who_listens_hears_whose_worker_has_failed(void **state)
     assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "");
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
-    assert_string_equal(value(s, "-"), ""); /* somebody has stopped to listen */
+    assert_string_equal(value(s, "untold 0 n7"), ""); /* a member has stopped to listen */
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
     for (unsigned i = 0; i < 8; i++) { /* nobody's failure: it goes, so that the next one can be waited for */
@@ -1036,6 +1036,20 @@ static void who_listens_hears_whose_worker_has_failed(void **state)
                         "set " T "heard/1=heard 1 me"); /* done is done, and there */
 }
 
+/* What no member has written there does not end the listening. */
+static void only_a_member_ends_the_listening_of_others(void **state)
+{
+    static const char *const foreign[] = { "-", "untold", "untold 2 n7", "untold -1 n7" };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(foreign); i++) {
+        (void)start(s, ours(2));
+        (void)simple(s, MU_COMPLETION_ON_LISTEN);
+        assert_non_null(strstr(value(s, foreign[i]), "; deleting it, delete " T "failed"));
+        assert_string_equal(answer(s, (struct mu_answer){ 0 }), "get " T "failed");
+    }
+}
+
 /* So that none of our waits is in the way of the next round's. */
 static void who_stops_listening_ends_its_wait(void **state)
 {
@@ -1043,7 +1057,7 @@ static void who_stops_listening_ends_its_wait(void **state)
 
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
-    assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "set " T "failed=-");
+    assert_string_equal(simple(s, MU_COMPLETION_ON_STOP), "set " T "failed=untold 1 me");
     (void)start(s, ours(2));
     (void)simple(s, MU_COMPLETION_ON_LISTEN);
     (void)done(s);
@@ -1059,8 +1073,8 @@ static void who_leaves_for_good_ends_nobodys_wait(void **state)
         bool noted, again, noted_before; /* before: as one that comes again */
         const char *told;
     } cases[] = {
-        { false, false, false, "set " T "failed=-" },
-        { true, true, false, "set " T "failed=-" },
+        { false, false, false, "set " T "failed=untold 1 me" },
+        { true, true, false, "set " T "failed=untold 1 me" },
         { true, false, false, "" },
         { true, false, true, "" },
     };
@@ -1809,6 +1823,7 @@ int main(void)
         SCENE(a_close_that_fails_is_told_and_ends_all_the_same),
         SCENE(a_worker_that_fails_is_told_to_the_others_at_once_and_once),
         SCENE(who_listens_hears_whose_worker_has_failed),
+        SCENE(only_a_member_ends_the_listening_of_others),
         SCENE(who_stops_listening_ends_its_wait),
         SCENE(who_leaves_for_good_ends_nobodys_wait),
         SCENE(nobody_is_told_where_there_is_nobody_of_ours_or_no_round_to_come),
