@@ -292,7 +292,7 @@ static void pass_time(struct mu_completion *f)
     if (f->now_ms >= away_until_ms(f)) {
         end_away(f);
     } else if (f->now_ms >= f->removed_by_ms) {
-        mu_completion_look_again_at_budget(f);
+        mu_completion_look_again_at_round(f);
     } else if (f->now_ms >= f->fin_ms) {
         mu_completion_be_last(f);
     } else if (f->now_ms >= f->deadline_ms && f->state == MU_COMPLETION_ACCOUNTING) {
@@ -356,6 +356,9 @@ static void answered(struct mu_completion *f, const struct mu_completion_event *
         break;
     case RIVAL_LOOK:
         mu_completion_take_rival(f, answer);
+        break;
+    case VERDICT_AGAIN:
+        mu_completion_take_verdict_again(f, answer);
         break;
     case VERDICT_SET:
         mu_completion_verdict_written(f, &slot, answer);
@@ -460,7 +463,8 @@ static void take(struct mu_completion *f, const struct mu_completion_event *even
     case MU_COMPLETION_ON_BACKEND_UP:
         f->down = false;
         f->away_ms = f->gone_ms = UINT64_MAX;
-        if (f->removed_by_ms != UINT64_MAX || mu_asks_has(&f->asks, BUDGET_AGAIN))
+        if (f->removed_by_ms != UINT64_MAX || mu_asks_has(&f->asks, BUDGET_AGAIN) ||
+            mu_asks_has(&f->asks, VERDICT_AGAIN))
             mu_completion_await_removal(f);
         mu_completion_doubt(f);
         break;

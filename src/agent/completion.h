@@ -27,7 +27,8 @@
  * - A PyTorch member that vanished was done if the barrier's counter is higher than the number of ours in it. (1.13 has
  *   a key for each.)
  * - A verdict once written stays. Before a success is written, the budget is read: a later round there means that this
- *   node was removed and does not know it yet.
+ *   node was removed and does not know it yet. With a PyTorch member, where no budget is kept, the same holds for the
+ *   verdict of a later round.
  * - A done agent ends alone if the store refuses connections for MU_COMPLETION_REFUSED_MS, or is silent for
  *   MU_COMPLETION_SILENT_MS. If all are done, or only PyTorch nodes are missing, and the store's process is gone, there
  *   is nothing to close and nobody to wait for.

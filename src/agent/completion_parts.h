@@ -30,33 +30,34 @@ enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400, CLEARED_MAX = 8 };
 enum { SPARE_SLOTS = 6, BARRIER_SPARE_SLOTS = 11 }; /* that are left to others by what is asked in a window */
 
 enum what {
-    MARK_SET,     /* our own */
-    DONE_ADD,     /* how many of us are done; with a PyTorch member: are counted in its barrier */
-    MEMBERS_ADD,  /* PyTorch's barrier */
-    LAST_GET,     /* the last has come */
-    LAST_SET,     /* ... and is us */
-    LOOK_SET,     /* a mark is to be set again */
-    BARRIER_113,  /* a mark of 1.13 */
-    FIN_SET,      /* 1.13: we have seen all marks */
-    FIN_113,      /* ... and so have they */
-    BUDGET_LOOK,  /* which round is the job's? */
-    BUDGET_AGAIN, /* still another one? */
-    RIVAL_LOOK,   /* ... that of a verdict which names a later one? */
-    VERDICT_SET,  /* ours, unless there is one */
-    VERDICT_LOOK, /* whatever there is */
-    CLOSED_COUNT, /* the barrier, when members vanish from a closed job */
-    PROBE,        /* is the store's host there? */
-    CHECK_MARK,   /* was this one done? */
-    NOTE_LOOK,    /* has it left, and why? Index: in f->gone */
-    NOTE_SET,     /* our own */
-    STOCK_COUNT,  /* how many have come to the barrier ... */
-    OUR_COUNT,    /* ... and how many of them are ours */
-    FAILED_GET,   /* has a worker of somebody's failed? */
-    FAILED_SET,   /* one of ours has */
-    FAILED_CLEAR, /* what is there is nobody's failure */
-    HEARD_SET,    /* we know that the round is over, and are there */
-    HEARD_GET,    /* ... and so does this one */
-    HEARD_CHECK,  /* ... or did, before it vanished */
+    MARK_SET,      /* our own */
+    DONE_ADD,      /* how many of us are done; with a PyTorch member: are counted in its barrier */
+    MEMBERS_ADD,   /* PyTorch's barrier */
+    LAST_GET,      /* the last has come */
+    LAST_SET,      /* ... and is us */
+    LOOK_SET,      /* a mark is to be set again */
+    BARRIER_113,   /* a mark of 1.13 */
+    FIN_SET,       /* 1.13: we have seen all marks */
+    FIN_113,       /* ... and so have they */
+    BUDGET_LOOK,   /* which round is the job's? */
+    BUDGET_AGAIN,  /* still another one? */
+    RIVAL_LOOK,    /* ... that of a verdict which names a later one? */
+    VERDICT_SET,   /* ours, unless there is one */
+    VERDICT_LOOK,  /* whatever there is */
+    VERDICT_AGAIN, /* still that of a later round? */
+    CLOSED_COUNT,  /* the barrier, when members vanish from a closed job */
+    PROBE,         /* is the store's host there? */
+    CHECK_MARK,    /* was this one done? */
+    NOTE_LOOK,     /* has it left, and why? Index: in f->gone */
+    NOTE_SET,      /* our own */
+    STOCK_COUNT,   /* how many have come to the barrier ... */
+    OUR_COUNT,     /* ... and how many of them are ours */
+    FAILED_GET,    /* has a worker of somebody's failed? */
+    FAILED_SET,    /* one of ours has */
+    FAILED_CLEAR,  /* what is there is nobody's failure */
+    HEARD_SET,     /* we know that the round is over, and are there */
+    HEARD_GET,     /* ... and so does this one */
+    HEARD_CHECK,   /* ... or did, before it vanished */
 };
 
 enum seen { UNSEEN, NONE, SUCCEEDED, FAILED }; /* of a verdict */
@@ -112,12 +113,13 @@ struct mu_completion {
 
     enum mu_completion_end end; /* what comes of VERDICT and CLOSING */
     bool has_verdict;           /* it is written, or somebody else's is there */
-    uint64_t removed_by_ms;     /* the budget has another round: by then we hear that we were removed; UINT64_MAX: no */
-    bool fins;                  /* 1.13: all marks are there */
-    uint64_t fin_ms;            /* ... and so long everybody has to say that it has seen them */
-    bool down;                  /* the rendezvous says that the store is away */
-    uint64_t away_ms;           /* since when the store has not answered; UINT64_MAX: it does, as far as we know */
-    uint64_t gone_ms;           /* since when its host refuses connections; UINT64_MAX: it does not */
+    uint64_t
+        removed_by_ms; /* budget or verdict have another round: by then we hear that we were removed; UINT64_MAX: they have not */
+    bool fins;        /* 1.13: all marks are there */
+    uint64_t fin_ms;  /* ... and so long everybody has to say that it has seen them */
+    bool down;        /* the rendezvous says that the store is away */
+    uint64_t away_ms; /* since when the store has not answered; UINT64_MAX: it does, as far as we know */
+    uint64_t gone_ms; /* since when its host refuses connections; UINT64_MAX: it does not */
     char verdict_text[MU_VERDICT_TEXT_MAX];
     struct mu_buf replaced; /* what is none in the verdict's key; empty: nothing is there */
     char text[TEXT_MAX], warning[TEXT_MAX], foreign_text[MU_FOREIGN_TEXT_MAX];
@@ -157,9 +159,10 @@ void mu_completion_take_verdict(struct mu_completion *f, const struct mu_ask_slo
                                 const struct mu_answer *answer);
 void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer);
 void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *answer);
+void mu_completion_take_verdict_again(struct mu_completion *f, const struct mu_answer *answer);
 void mu_completion_be_outdated(struct mu_completion *f);
 void mu_completion_await_removal(struct mu_completion *f);
-void mu_completion_look_again_at_budget(struct mu_completion *f);
+void mu_completion_look_again_at_round(struct mu_completion *f);
 void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
                                    const struct mu_answer *answer);
 void mu_completion_on_closed(struct mu_completion *f);

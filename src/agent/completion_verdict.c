@@ -137,10 +137,10 @@ void mu_completion_be_last(struct mu_completion *f)
 
 /* ---- A closed job ---- */
 
-static void look_at_verdict(struct mu_completion *f)
+static void look_at_verdict(struct mu_completion *f, enum what what)
 {
-    if (f->start.has_store && !mu_asks_has(&f->asks, VERDICT_LOOK))
-        (void)mu_asks_look(&f->asks, VERDICT_LOOK, -1, "%sverdict", f->job_prefix);
+    if (f->start.has_store && !mu_asks_has(&f->asks, what))
+        (void)mu_asks_look(&f->asks, what, -1, "%sverdict", f->job_prefix);
 }
 
 static void tell_failed(struct mu_completion *f)
@@ -169,7 +169,7 @@ void mu_completion_begin_judging_closed(struct mu_completion *f)
     f->judging_closed = true;
     f->seen = UNSEEN;
     f->closed_count = mu_completion_is_old(f) ? 0 : -1; /* 1.13 has no counter, and the mark of this one is missing */
-    look_at_verdict(f);
+    look_at_verdict(f, VERDICT_LOOK);
     if (!f->start.has_store || mu_completion_is_old(f) || mu_asks_has(&f->asks, CLOSED_COUNT))
         return;
     if (mu_completion_is_private(f)) /* of 0: reads */
@@ -220,6 +220,7 @@ void mu_completion_be_outdated(struct mu_completion *f)
 void mu_completion_await_removal(struct mu_completion *f)
 {
     mu_asks_drop_what(&f->asks, BUDGET_AGAIN);
+    mu_asks_drop_what(&f->asks, VERDICT_AGAIN);
     f->removed_by_ms = f->now_ms + (f->loss_ms < MU_COMPLETION_REMOVED_MS ? f->loss_ms : MU_COMPLETION_REMOVED_MS);
 }
 
@@ -243,10 +244,13 @@ void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot
 
 /* The time is up in which a member hears that it was removed. After a pause of our own that may still lie in the
  * socket: what the rendezvous has asked is answered before this look. */
-void mu_completion_look_again_at_budget(struct mu_completion *f)
+void mu_completion_look_again_at_round(struct mu_completion *f)
 {
     f->removed_by_ms = UINT64_MAX;
-    look_at_budget(f, BUDGET_AGAIN);
+    if (mu_completion_is_private(f))
+        look_at_budget(f, BUDGET_AGAIN);
+    else
+        look_at_verdict(f, VERDICT_AGAIN);
 }
 
 /* Somebody's verdict is there, which is in f->verdict. */
@@ -261,6 +265,13 @@ static void accept_verdict(struct mu_completion *f)
     close_job(f);
 }
 
+/* Of which mu_completion_verdict_written() has said what there is to say. */
+static void replace_verdict(struct mu_completion *f)
+{
+    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->foreign_text;
+    write_verdict(f);
+}
+
 /* A later round that has ended was the job's: its verdict is believed if the budget knows the round as well. */
 void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *answer)
 {
@@ -271,8 +282,18 @@ void mu_completion_take_rival(struct mu_completion *f, const struct mu_answer *a
         accept_verdict(f);
         return;
     }
-    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->foreign_text; /* as verdict_written() has left it */
-    write_verdict(f);
+    replace_verdict(f);
+}
+
+/* With PyTorch's members no budget knows the round. But if it was the job's, we were removed, or the job is closed. */
+void mu_completion_take_verdict_again(struct mu_completion *f, const struct mu_answer *answer)
+{
+    if (f->removed)
+        mu_completion_be_outdated(f);
+    else if (answer->error == NULL && read_verdict(f, answer->value))
+        accept_verdict(f);
+    else
+        replace_verdict(f);
 }
 
 /* There is a verdict: ours, or that of somebody who came before. What is none is replaced by ours. */
@@ -287,12 +308,12 @@ void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_
     } else if (mu_answer_is_there(answer) && !mu_slice_equal(answer->value, mu_buf_slice(&f->replaced)) &&
                mu_buf_assign(&f->replaced, answer->value) == 0) {
         mu_foreign_say(f->foreign_text, "the verdict", slot->key, answer->value, "replacing it");
-        if (mu_completion_is_private(f) && f->verdict.round > f->start.round) {
+        if (f->verdict.round <= f->start.round)
+            replace_verdict(f);
+        else if (mu_completion_is_private(f))
             look_at_budget(f, RIVAL_LOOK);
-            return;
-        }
-        mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->foreign_text;
-        write_verdict(f);
+        else
+            mu_completion_await_removal(f);
     } else {
         f->has_verdict = true;
         close_job(f);
@@ -305,5 +326,5 @@ void mu_completion_on_closed(struct mu_completion *f)
     if (f->state == MU_COMPLETION_CLOSING)
         mu_completion_let_go(f);
     else if (f->state == MU_COMPLETION_WATCHING || mu_completion_is_done(f))
-        look_at_verdict(f);
+        look_at_verdict(f, VERDICT_LOOK);
 }

@@ -780,6 +780,36 @@ static void a_verdict_of_a_later_round_is_believed_if_the_budget_knows_that_roun
     }
 }
 
+/* Where PyTorch's members are in the round no budget is kept: only the rendezvous can say that the job has gone on. */
+static void a_verdict_of_a_later_round_is_replaced_if_no_removal_follows(void **state)
+{
+    enum { NOTHING, REMOVED, REMOVED_LATE, CLOSED_LATE } heard;
+    struct scene *s = *state;
+
+    for (heard = NOTHING; heard <= CLOSED_LATE; heard++) {
+        s->now_ms = T0;
+        (void)start(s, mixed(2));
+        assert_non_null(strstr(fail_job(s), "compare and set muster.job/verdict={"));
+        assert_string_equal(value(s, FORGED(4, "00000000000000cd", 7)), "");
+        assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_REMOVED_MS);
+        if (heard == REMOVED) {
+            assert_string_equal(simple(s, MU_COMPLETION_ON_REMOVED), "end outdated: exit code 3");
+            continue;
+        }
+        assert_string_equal(pass(s, T0 + MU_COMPLETION_REMOVED_MS), "compare and set muster.job/verdict=?");
+        if (heard != NOTHING)
+            (void)simple(s, heard == REMOVED_LATE ? MU_COMPLETION_ON_REMOVED : MU_COMPLETION_ON_CLOSED);
+        (void)value(s, FORGED(4, "00000000000000cd", 7));
+        if (heard == REMOVED_LATE)
+            assert_string_equal(s->trace, "end outdated: exit code 3");
+        else if (heard == CLOSED_LATE)
+            assert_string_equal(s->trace, "close"); /* there is one */
+        else
+            assert_non_null(
+                strstr(s->trace, "replacing it, compare and set muster.job/verdict={\"verdict\": \"failed\""));
+    }
+}
+
 static void a_closed_job_without_a_verdict_stops_nobody(void **state)
 {
     struct scene *s = *state;
@@ -1803,6 +1833,7 @@ int main(void)
         SCENE(a_made_up_round_in_the_budget_delays_the_end_and_no_more),
         SCENE(a_round_in_the_budget_is_not_disproved_by_silence),
         SCENE(a_verdict_of_a_later_round_is_believed_if_the_budget_knows_that_round),
+        SCENE(a_verdict_of_a_later_round_is_replaced_if_no_removal_follows),
         SCENE(a_closed_job_without_a_verdict_stops_nobody),
         SCENE(losses_stop_nobody_in_a_closed_job_where_somebody_was_done),
         SCENE(losses_fail_a_closed_job_that_nobody_finished),
