@@ -22,7 +22,8 @@
  *   Membership changes are free. A round that was over for the job before costs nothing: we were removed. If the
  *   store's process is gone and we know of no restart left, there is nothing to wait for.
  * - A worker's failure is told to the others at once, beside the stop; their failures end the round here, for free.
- * - Removed: the workers are killed without grace. A checkpoint written now would overwrite the others'.
+ * - Removed: the workers are killed without grace. A checkpoint written now would overwrite the others'. Only the
+ *   rendezvous can say so; a later round in the budget may be made up.
  * - The first signal begins a stop with the full grace. A SIGINT more than a second after the first SIGINT, or a
  *   SIGQUIT that is not the first signal, kills the workers. Other signals change nothing any more (proc/signals.h).
  * - A store that is away stops nobody, and is talked about every few seconds. If it went with a member, that member is

@@ -60,16 +60,33 @@ static void uncharge(struct mu_policy *p)
     p->fate = REJOIN;
 }
 
-/* The others have gone on without us: what our workers write from now on is in their way. */
-void mu_policy_be_outdated(struct mu_policy *p)
+static void join_the_others(struct mu_policy *p, const char *why)
 {
     uncharge(p);
     p->claim[0] = p->loss[0] = '\0';
     if (p->failed_rank < 0)
         p->failure[0] = '\0';
-    (void)snprintf(p->why, sizeof p->why, "%s", REMOVED_WHY);
+    (void)snprintf(p->why, sizeof p->why, "%s", why);
     mu_policy_say(p, MUSTER_LOG_WARNING, "%s; restarting the group", p->why);
+}
+
+/* The others have gone on without us: what our workers write from now on is in their way. */
+void mu_policy_be_outdated(struct mu_policy *p)
+{
+    join_the_others(p, REMOVED_WHY);
     mu_policy_stop(p, SIGKILL, 0);
+}
+
+/* The budget has another round: if the others are in it, we hear very soon that we were removed. If somebody has made
+ * it up, we do not: so the workers, which are being stopped, keep their grace until then. */
+static void doubt_round(struct mu_policy *p, const struct mu_restart_budget *found)
+{
+    char why[128];
+
+    (void)snprintf(why, sizeof why,
+                   "the restart budget names round %" PRId64 ": the others may have gone on without this node",
+                   found->round);
+    join_the_others(p, why);
 }
 
 /* The store says nothing. */
@@ -114,7 +131,7 @@ void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer)
     } else if (found.round == p->joined.round && found.tag == p->joined.tag) {
         charged(p, found.count); /* whoever has claimed it */
     } else if (p->fate == BUDGET) {
-        mu_policy_be_outdated(p);
+        doubt_round(p, &found);
     }
 }
 

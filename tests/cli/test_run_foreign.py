@@ -176,6 +176,17 @@ def test_a_made_up_budget_does_not_stop_a_restart(scene, store):
     assert "somebody has overwritten the restart budget" in "".join(agent.err for agent in agents)
 
 
+def test_a_made_up_budget_takes_no_grace_from_the_workers(scene, store):
+    agents = [scene.node(store.endpoint, "--nnodes=2", "--nproc-per-node=2", "--max-restarts=2", "--shutdown-timeout=2",
+                         act=["ignore"]) for _ in range(2)]
+    first = scene.world(4)
+    store.put("muster.job/budget", BUDGET)
+    first[0].fail()
+    until(lambda: any("the restart budget names round 999999" in agent.err for agent in agents), what="a doubt")
+    assert first[1].alive, "killed at once"
+    succeed(scene.world(4, without=first), agents)
+
+
 def test_a_made_up_budget_does_not_hide_the_end(scene, store):
     agents = [scene.node(store.endpoint, "--nnodes=2") for _ in range(2)]
     first = scene.world(2)
