@@ -113,13 +113,12 @@ struct mu_completion {
 
     enum mu_completion_end end; /* what comes of VERDICT and CLOSING */
     bool has_verdict;           /* it is written, or somebody else's is there */
-    uint64_t
-        removed_by_ms; /* budget or verdict have another round: by then we hear that we were removed; UINT64_MAX: they have not */
-    bool fins;        /* 1.13: all marks are there */
-    uint64_t fin_ms;  /* ... and so long everybody has to say that it has seen them */
-    bool down;        /* the rendezvous says that the store is away */
-    uint64_t away_ms; /* since when the store has not answered; UINT64_MAX: it does, as far as we know */
-    uint64_t gone_ms; /* since when its host refuses connections; UINT64_MAX: it does not */
+    uint64_t removed_by_ms; /* another round was found: by then we hear that we were removed; UINT64_MAX: none was */
+    bool fins;              /* 1.13: all marks are there */
+    uint64_t fin_ms;        /* ... and so long everybody has to say that it has seen them */
+    bool down;              /* the rendezvous says that the store is away */
+    uint64_t away_ms;       /* since when the store has not answered; UINT64_MAX: it does, as far as we know */
+    uint64_t gone_ms;       /* since when its host refuses connections; UINT64_MAX: it does not */
     char verdict_text[MU_VERDICT_TEXT_MAX];
     struct mu_buf replaced; /* what is none in the verdict's key; empty: nothing is there */
     char text[TEXT_MAX], warning[TEXT_MAX], foreign_text[MU_FOREIGN_TEXT_MAX];

@@ -188,14 +188,13 @@ int64_t mu_policy_larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-void mu_policy_say_foreign(struct mu_policy *p, const char *what, const char *key, struct mu_slice value,
-                           const char *next)
+void mu_policy_write_foreign(struct mu_policy *p, const char *what, const char *key, struct mu_slice value,
+                             const char *next)
 {
     char full[MU_FOREIGN_TEXT_MAX / 2];
 
     (void)snprintf(full, sizeof full, "%.200s%s", p->job_prefix, key);
     mu_foreign_say(p->foreign, what, full, value, next);
-    mu_policy_say(p, MUSTER_LOG_WARNING, "%s", p->foreign);
 }
 
 /* ---- A store that is away ---- */
@@ -342,7 +341,10 @@ static void on_answer(struct mu_policy *p, const struct mu_policy_event *event)
         mu_policy_on_budget(p, answer);
         break;
     case VERDICT_LOOK:
-        mu_policy_told_why(p, answer);
+        mu_policy_take_verdict(p, answer);
+        break;
+    case ROUND_LOOK:
+        mu_policy_take_round(p, answer);
         break;
     case VERDICT_GET:
         mu_policy_linger(p);
@@ -359,7 +361,7 @@ static void pass_time(struct mu_policy *p)
     if (p->phase == MU_POLICY_LEAVING)
         mu_policy_left(p);
     else if (p->phase == MU_POLICY_ASKING)
-        mu_policy_told_why(p, NULL);
+        mu_policy_tell_why(p, false);
     else if (p->phase == MU_POLICY_STOPPING) { /* the keeper is gone: the rest at once; that has limits of its own */
         p->deadline_ms = UINT64_MAX;
         mu_policy_stop(p, SIGKILL, 0);

@@ -123,7 +123,8 @@ void mu_policy_on_budget(struct mu_policy *p, const struct mu_answer *answer)
     if (missing) {
         charged(p, p->count + 1);
     } else if (!mu_restart_budget_read(answer->value, &found)) {
-        mu_policy_say_foreign(p, "the restart budget", "budget", answer->value, "putting it back");
+        mu_policy_write_foreign(p, "the restart budget", "budget", answer->value, "putting it back");
+        mu_policy_say(p, MUSTER_LOG_WARNING, "%s", p->foreign);
         if (p->fate != BUDGET || mu_buf_assign(&p->budget, answer->value) < 0)
             charged(p, p->count + 1);
         else

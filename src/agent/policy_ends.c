@@ -201,6 +201,7 @@ void mu_policy_give_up_on_the_store(struct mu_policy *p)
 
 static void ask_why(struct mu_policy *p)
 {
+    p->has_verdict = false;
     mu_asks_look(&p->asks, VERDICT_LOOK, -1, "%sverdict", p->job_prefix)->once = true;
     mu_policy_enter(p, MU_POLICY_ASKING, p->now_ms + MU_POLICY_WHY_MS);
 }
@@ -258,33 +259,30 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error)
         mu_policy_leave(p);
 }
 
-/* "join rendezvous 'job': the rendezvous is closed: the job has succeeded" */
-static void add_reason(struct muster_error *error, const char *reason, const char *cause)
+/* "join rendezvous 'job': the rendezvous is closed: the job has succeeded". Anybody can write a verdict: one that
+ * nothing else confirms is told as what its key says. */
+static void add_reason(struct mu_policy *p, bool is_certain)
 {
-    size_t used = strlen(error->text);
+    size_t used = strlen(p->outcome.error.text), room = sizeof p->outcome.error.text - used;
+    char *text = p->outcome.error.text + used;
 
-    (void)snprintf(error->text + used, sizeof error->text - used, ": %s%s", reason, cause);
+    if (!p->has_verdict && p->peer_failed[0] != '\0')
+        (void)snprintf(text, room, ": the job did not restart");
+    if (!p->has_verdict)
+        return;
+    used = is_certain ? 0 : (size_t)snprintf(text, room, ": '%.200sverdict' says", p->job_prefix);
+    if (used < room)
+        (void)snprintf(text + used, room - used, ": the job has %s%s", p->verdict.succeeded ? "succeeded" : "failed: ",
+                       p->verdict.succeeded ? "" : untold_cause(p, &p->verdict));
 }
 
 /* The job is closed: was it a failure of ours that we could not come back from? */
-void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer)
+void mu_policy_tell_why(struct mu_policy *p, bool is_certain)
 {
-    struct mu_verdict verdict;
-    bool there = answer != NULL && mu_answer_is_there(answer);
-    struct mu_verdict_reader reader = { .round = p->joined.round, .tag = p->joined.tag };
-    bool known = there && mu_verdict_read(answer->value, &verdict) && mu_verdict_is_credible(&verdict, &reader);
-
     mu_policy_set_membership(p, NO_MEMBER);
     mu_asks_drop(&p->asks);
-    if (there && !known)
-        mu_policy_say_foreign(p, "the verdict", "verdict", answer->value, "ignoring it");
-    if (known && verdict.succeeded)
-        add_reason(&p->outcome.error, "the job has succeeded", "");
-    else if (known)
-        add_reason(&p->outcome.error, "the job has failed: ", untold_cause(p, &verdict));
-    else if (p->peer_failed[0] != '\0')
-        add_reason(&p->outcome.error, "the job did not restart", "");
-    if (known && verdict.succeeded && p->error.code == MUSTER_ERDZV_GRACEFUL_EXIT) /* a spare after all */
+    add_reason(p, is_certain);
+    if (p->has_verdict && p->verdict.succeeded && p->error.code == MUSTER_ERDZV_GRACEFUL_EXIT) /* a spare after all */
         mu_policy_decide(p, MU_POLICY_OUTCOME_GRACEFUL, 0, 0);
     if (p->failure[0] != '\0') {
         mu_policy_say(p, MUSTER_LOG_ERROR, "%.*s", TEXT_SHOWN_MAX * 2, p->outcome.error.text);
@@ -292,6 +290,47 @@ void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer)
         mu_policy_enter_state(p, MU_GROUP_FAILED);
     }
     mu_policy_end(p);
+}
+
+static void ignore_verdict(struct mu_policy *p) /* p->foreign says what it is */
+{
+    p->has_verdict = false;
+    mu_policy_say(p, MUSTER_LOG_WARNING, "%s", p->foreign);
+    mu_policy_tell_why(p, false);
+}
+
+/* A verdict of the round that we were in is certain. Of others the budget may know. */
+void mu_policy_take_verdict(struct mu_policy *p, const struct mu_answer *answer)
+{
+    const struct mu_verdict *verdict = &p->verdict;
+    const struct mu_round *last = &p->joined; /* round -1: we were in none */
+
+    if (!mu_answer_is_there(answer)) {
+        mu_policy_tell_why(p, false);
+        return;
+    }
+    p->has_verdict = mu_verdict_read(answer->value, &p->verdict);
+    mu_policy_write_foreign(p, "the verdict", "verdict", answer->value, "ignoring it");
+    if (!p->has_verdict || verdict->rank < 0 || verdict->round < 0 || verdict->round < last->round)
+        ignore_verdict(p);
+    else if (verdict->round == last->round && verdict->tag == last->tag && verdict->rank < last->world_size)
+        mu_policy_tell_why(p, true);
+    else
+        mu_asks_look(&p->asks, ROUND_LOOK, -1, "%sbudget", p->job_prefix)->once = true;
+}
+
+/* A budget that has gone on since the verdict's round disproves it. One that stayed behind does not: no budget is kept
+ * in rounds with PyTorch members. */
+void mu_policy_take_round(struct mu_policy *p, const struct mu_answer *answer)
+{
+    struct mu_restart_budget found;
+    bool known = answer->error == NULL && mu_restart_budget_read(answer->value, &found);
+    bool is_certain = known && found.round == p->verdict.round && found.tag == p->verdict.tag;
+
+    if (known && !is_certain && found.round >= p->verdict.round)
+        ignore_verdict(p);
+    else
+        mu_policy_tell_why(p, is_certain);
 }
 
 static void leave_failed(struct mu_policy *p)

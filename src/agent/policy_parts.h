@@ -19,7 +19,7 @@
 #define REMOVED_WHY "the others had gone on without this node"
 enum { TEXT_SHOWN_MAX = 400, LINES_MAX = 4 };
 
-enum what { BUDGET_SET, VERDICT_LOOK, VERDICT_GET };
+enum what { BUDGET_SET, VERDICT_LOOK, ROUND_LOOK, VERDICT_GET };
 
 enum membership {
     NO_MEMBER,
@@ -96,6 +96,10 @@ struct mu_policy {
     char loss[MU_SETTLEMENT_FAILURE_MAX];  /* ... and this was told as its cause; empty: nothing was */
     char foreign[MU_FOREIGN_TEXT_MAX];
 
+    /* How a closed job has ended. */
+    struct mu_verdict verdict;
+    bool has_verdict; /* there is one, and nothing speaks against it so far */
+
     /* For records and metrics. */
     uint64_t run_ms, join_ms, assign_ms, start_ms, stop_ms, initialize_ms;
     uint64_t restart_ms; /* since when there are no workers of the last round; UINT64_MAX: this is the first */
@@ -119,9 +123,9 @@ struct mu_policy_effect *mu_policy_put_record(struct mu_policy *p, enum mu_polic
 void mu_policy_observe(struct mu_policy *p, enum mu_group_state state);
 void mu_policy_enter(struct mu_policy *p, enum mu_policy_phase phase, uint64_t deadline_ms);
 void mu_policy_set_membership(struct mu_policy *p, enum membership membership);
-/* A value of another kind in a key of the job (without its prefix); `next`: what is done about it. */
-void mu_policy_say_foreign(struct mu_policy *p, const char *what, const char *key, struct mu_slice value,
-                           const char *next);
+/* Into p->foreign: a value of another kind in a key of the job (without its prefix); `next`: what is done about it. */
+void mu_policy_write_foreign(struct mu_policy *p, const char *what, const char *key, struct mu_slice value,
+                             const char *next);
 int64_t mu_policy_larger(int64_t a, int64_t b);
 
 /* policy_round.c */
@@ -158,6 +162,8 @@ void mu_policy_fail_with(struct mu_policy *p, const struct muster_error *error);
 void mu_policy_be_failed(struct mu_policy *p, const char *text);
 void mu_policy_fail_job(struct mu_policy *p);
 void mu_policy_give_up_on_the_store(struct mu_policy *p);
-void mu_policy_told_why(struct mu_policy *p, const struct mu_answer *answer);
+void mu_policy_take_verdict(struct mu_policy *p, const struct mu_answer *answer);
+void mu_policy_take_round(struct mu_policy *p, const struct mu_answer *answer);
+void mu_policy_tell_why(struct mu_policy *p, bool is_certain);
 
 #endif

@@ -62,8 +62,6 @@ bool mu_verdict_is_credible(const struct mu_verdict *verdict, const struct mu_ve
 {
     if (verdict->rank < 0 || verdict->round < reader->round)
         return false;
-    if (reader->world_size == 0)
-        return true;
     if (verdict->round > reader->round)
         return reader->is_over;
     return verdict->tag == reader->tag && verdict->rank < reader->world_size;

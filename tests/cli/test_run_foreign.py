@@ -167,6 +167,24 @@ def test_a_made_up_verdict_is_not_printed_as_fact(scene, store):
     assert "somebody has overwritten the verdict in 'muster.job/verdict'" in told, told
 
 
+def test_a_newcomer_tells_a_verdict_as_what_is_known_of_it(scene, store):
+    agents = [scene.node(store.endpoint, "--nnodes=2") for _ in range(2)]
+    succeed(scene.world(2), agents)
+
+    def newcomer(verdict=None):
+        if verdict is not None:
+            store.put("muster.job/verdict", verdict)
+        agent = scene.node(store.endpoint, "--nnodes=2")
+        assert agent.end() == 1, agent.err
+        return agent.err
+
+    assert newcomer().endswith(" is closed: the job has succeeded\n")
+    assert newcomer(VERDICT).endswith(" is closed: 'muster.job/verdict' says: the job has failed: made up\n")
+    told = newcomer(VERDICT.replace(b"999999", b"0"))  # a round that was there, of other members
+    assert "somebody has overwritten the verdict in 'muster.job/verdict'" in told, told
+    assert told.endswith(" is closed\n"), told
+
+
 def test_a_made_up_budget_does_not_stop_a_restart(scene, store):
     agents = [scene.node(store.endpoint, "--nnodes=2", "--max-restarts=2") for _ in range(2)]
     first = scene.world(2)

@@ -1347,7 +1347,8 @@ static void a_closed_job_says_why_when_it_is_joined(void **state)
         value(s,
               "{\"verdict\": \"failed\", \"round\": 0, \"tag\": \"00000000000000ab\", \"node\": \"n7\", \"rank\": 2, "
               "\"cause\": \"exit code 3\"}"),
-        "end error rc 1");
+        "cas muster.job/budget=?");
+    assert_string_equal(value(s, PAID(0, 0)), "end error rc 1");
     assert_string_equal(s->outcome.error.text, "closed: the job has failed: exit code 3");
     configure(s, 1);
     (void)simple(s, MU_POLICY_ON_RUN);
@@ -1358,6 +1359,50 @@ static void a_closed_job_says_why_when_it_is_joined(void **state)
     (void)simple(s, MU_POLICY_ON_RUN);
     (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CLOSED, "closed");
     assert_string_equal(pass(s, T0 + MU_POLICY_WHY_MS), "end error rc 1");
+}
+
+#define VERDICT(how, round) /* of nobody that we know */                                                               \
+    "{\"verdict\": \"" how "\", \"round\": " #round ", \"tag\": \"00000000000000ab\", \"node\": \"n7\", "              \
+    "\"rank\": 2, \"cause\": \"made up\"}"
+
+/* Anybody can write one: a newcomer tells it as a fact only if the budget ends in the same round. */
+static void a_verdict_is_told_to_a_newcomer_as_what_is_known_of_it(void **state)
+{
+    static const struct {
+        const char *verdict, *budget; /* budget NULL: it is not asked for; empty: no answer comes */
+        const char *told;
+    } cases[] = {
+        { VERDICT("failed", 3), "1 3.00000000000000ab", "closed: the job has failed: made up" },
+        { VERDICT("succeeded", 3), "1 3.00000000000000ab", "closed: the job has succeeded" },
+        { VERDICT("failed", 3), "1 3.00000000000000cd", "closed" }, /* another round of the same number */
+        { VERDICT("failed", 3), "1 4.00000000000000ab", "closed" }, /* which was over before the job was */
+        { VERDICT("failed", 3), "1 2.00000000000000ab",
+          "closed: 'muster.job/verdict' says: the job has failed: made up" },
+        { VERDICT("succeeded", 3), "?", "closed: 'muster.job/verdict' says: the job has succeeded" },
+        { VERDICT("failed", 3), "garbage", "closed: 'muster.job/verdict' says: the job has failed: made up" },
+        { VERDICT("failed", 3), "", "closed: 'muster.job/verdict' says: the job has failed: made up" },
+        { VERDICT("failed", -1), NULL, "closed" },
+        { "garbage", NULL, "closed" },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        bool ignored = strcmp(cases[i].told, "closed") == 0;
+
+        configure(s, 1);
+        (void)simple(s, MU_POLICY_ON_RUN);
+        (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_CLOSED, "closed");
+        (void)value(s, cases[i].verdict);
+        if (cases[i].budget != NULL)
+            assert_string_equal(s->trace, "cas muster.job/budget=?");
+        if (cases[i].budget != NULL && cases[i].budget[0] != '\0')
+            (void)value(s, cases[i].budget);
+        else if (cases[i].budget != NULL)
+            (void)pass(s, s->now_ms + MU_POLICY_WHY_MS);
+        assert_string_equal(s->trace, "end error rc 1");
+        assert_string_equal(s->outcome.error.text, cases[i].told);
+        assert_int_equal(strstr(s->told, "somebody has overwritten the verdict") != NULL, ignored);
+    }
 }
 
 static void workers_that_failed_and_found_the_job_closed_are_reported(void **state)
@@ -1389,7 +1434,7 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     (void)stopped(s);
     (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
     assert_string_equal(
-        value(s, "{\"verdict\":\"failed\",\"round\":9,\"tag\":\"00000000000000ab\","
+        value(s, "{\"verdict\":\"failed\",\"round\":0,\"tag\":\"00000000000000ab\","
                  "\"node\":\"n7\",\"rank\":0,\"cause\":\"a worker failed on n7 (rank 2); no restarts left\"}"),
         "end error rc 1");
     assert_string_equal(s->outcome.error.text, "the job was closed: the job has failed: no restarts left");
@@ -1400,7 +1445,8 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
     (void)fails(s, MUSTER_RDZV_REQUEST_JOIN, MUSTER_ERDZV_GRACEFUL_EXIT, "the job was closed");
     assert_string_equal(value(s, "{\"verdict\":\"succeeded\",\"round\":9,\"tag\":\"00000000000000ab\","
                                  "\"node\":\"n7\",\"rank\":0,\"cause\":\"\"}"),
-                        "end graceful exit rc 0");
+                        "cas muster.job/budget=?");
+    assert_string_equal(value(s, "1 9.00000000000000ab"), "end graceful exit rc 0");
     configure(s, 1); /* a round has followed: then it is one */
     run(s);
     (void)peer_failed(s);
@@ -2044,6 +2090,7 @@ int main(void)
         SCENE(a_worker_that_fails_in_a_closed_job_ends_it_here),
         SCENE(the_verdict_of_others_ends_it_naming_it),
         SCENE(a_closed_job_says_why_when_it_is_joined),
+        SCENE(a_verdict_is_told_to_a_newcomer_as_what_is_known_of_it),
         SCENE(workers_that_failed_and_found_the_job_closed_are_reported),
         SCENE(who_was_in_a_round_that_failed_for_good_is_no_spare),
         SCENE(the_stores_host_lets_the_others_read_how_it_ended),
