@@ -41,6 +41,9 @@ struct mu_option {
  * Leaves the operands at the front of argv, NULL-terminated, and their number in *ret_count. A usage error is printed
  * on stderr, with `command` in front; returns false. */
 bool mu_options_parse(const char *command, const struct mu_option *options, void *values, char **argv, int *ret_count);
+/* Are there as many operands as `operands` names? "KEY VALUE", "KEY..." for one or more, "" for none. If not, that is
+ * said as by mu_cli_usage(). */
+int mu_cli_check_operands(const char *command, const char *operands, char **argv, int count);
 
 /* ---- Output ---- */
 

@@ -108,9 +108,7 @@ int mu_cmd_join(char **argv)
         return MU_EXIT_USAGE;
     if (asked.help)
         return mu_cli_help(command, help);
-    if (count > 0)
-        return mu_cli_usage(command, "unexpected '%s'", argv[0]);
-    if (!mu_cli_log(command, asked.log_level))
+    if (mu_cli_check_operands(command, "", argv, count) != MU_EXIT_OK || !mu_cli_log(command, asked.log_level))
         return MU_EXIT_USAGE;
     rc = join(&asked.words, &asked.config);
     mu_rdzv_words_done(&asked.words);

@@ -55,11 +55,10 @@ enum verb { CLOSE, GET, SET };
 
 static const struct {
     const char *name, *command, *operands;
-    int operands_count;
 } verbs[] = {
-    [CLOSE] = { "close", "muster rdzv close", "no operands", 0 },
-    [GET] = { "get", "muster rdzv get", "a KEY", 1 },
-    [SET] = { "set", "muster rdzv set", "a KEY and a VALUE", 2 },
+    [CLOSE] = { "close", "muster rdzv close", "" },
+    [GET] = { "get", "muster rdzv get", "KEY" },
+    [SET] = { "set", "muster rdzv set", "KEY VALUE" },
 };
 
 enum { VERBS = sizeof verbs / sizeof verbs[0] };
@@ -165,9 +164,10 @@ static int visit(struct asked *asked, const struct muster_rdzv_params *params)
 static int check(const struct asked *asked, int count)
 {
     const char *backend = asked->words.backend, *command = asked->words.command;
+    int rc = mu_cli_check_operands(command, verbs[asked->verb].operands, asked->operands, count);
 
-    if (count != verbs[asked->verb].operands_count)
-        return mu_cli_usage(command, "expected %s", verbs[asked->verb].operands);
+    if (rc != MU_EXIT_OK)
+        return rc;
     if (asked->verb == CLOSE && asked->round >= 0)
         return mu_cli_usage(command, "option '--round' is for get and set: closing ends all rounds");
     if (asked->verb == CLOSE && strcmp(backend, "static") == 0)

@@ -133,9 +133,7 @@ static int serve(char **argv)
         return MU_EXIT_USAGE;
     if (asked.help)
         return mu_cli_help(command, help);
-    if (count > 0)
-        return mu_cli_usage(command, "unexpected '%s'", argv[0]);
-    if (!mu_cli_log(command, asked.log_level))
+    if (mu_cli_check_operands(command, "", argv, count) != MU_EXIT_OK || !mu_cli_log(command, asked.log_level))
         return MU_EXIT_USAGE;
     config->allow = asked.allow.items;
     config->use_listen_fd = asked.listen_fd >= 0;

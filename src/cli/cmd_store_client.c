@@ -30,8 +30,7 @@ struct client {
 };
 
 struct command {
-    const char *name, *operands, *about;
-    int operands_min, operands_max; /* max -1: any number */
+    const char *name, *operands, *about; /* operands: of mu_cli_check_operands() */
     bool has_wait;
     int (*prepare)(struct client *client); /* reads operands, before there is a connection; may be NULL */
     int (*run)(struct client *client);
@@ -291,30 +290,30 @@ static const struct command commands[] = {
     { "get", "KEY",
       "Prints the value of KEY, byte for byte; on a terminal a line end follows.\n"
       "A key that does not exist is an error, unless --wait is given.\n",
-      1, 1, true, NULL, run_get },
+      true, NULL, run_get },
     { "set", "KEY VALUE",
       "Writes a value and makes sure that the store has taken it. A VALUE of '-'\n"
       "stands for what is on standard input, up to 1 GiB. Put '--' before a value\n"
       "that begins with a dash.\n",
-      2, 2, false, prepare_set, run_set },
+      false, prepare_set, run_set },
     { "add", "KEY N",
       "Adds N, which may be negative, to the number that KEY holds and prints the\n"
       "sum. A key that does not exist counts as 0.\n",
-      2, 2, false, prepare_add, run_add },
-    { "wait", "KEY...", "Waits until all keys exist, or until the time is over, which is an error.\n", 1, -1, false,
-      NULL, run_wait },
-    { "delete", "KEY", "Removes a key. A key that does not exist is an error.\n", 1, 1, false, NULL, run_delete },
+      false, prepare_add, run_add },
+    { "wait", "KEY...", "Waits until all keys exist, or until the time is over, which is an error.\n", false, NULL,
+      run_wait },
+    { "delete", "KEY", "Removes a key. A key that does not exist is an error.\n", false, NULL, run_delete },
     { "list", "",
       "Prints the names of all keys, sorted, one a line. Bytes that are not printable\n"
       "ASCII are shown as \\xNN, a backslash as \\\\. Needs a muster store, or one of\n"
       "PyTorch 2.10 or newer.\n",
-      0, 0, false, NULL, run_list },
-    { "num-keys", "", "Prints how many keys there are, whatever their prefix.\n", 0, 0, false, NULL, run_num_keys },
+      false, NULL, run_list },
+    { "num-keys", "", "Prints how many keys there are, whatever their prefix.\n", false, NULL, run_num_keys },
     { "barrier", "KEY WORLD_SIZE",
       "Returns when WORLD_SIZE callers have come to the barrier KEY. A key serves one\n"
       "barrier. It is kept in the keys KEY/num_members and KEY/last_member, where\n"
       "PyTorch's prefix stores keep theirs.\n",
-      2, 2, false, prepare_barrier, run_barrier },
+      false, prepare_barrier, run_barrier },
 };
 
 /* ---- Options ---- */
@@ -386,18 +385,6 @@ static int find_endpoint(const struct client *client, const char *endpoint, char
     return MU_EXIT_OK;
 }
 
-static int check_operands(struct client *client, const struct command *command)
-{
-    const char *wanted = command->operands[0] == '\0' ? "none" : command->operands;
-
-    if (client->count < command->operands_min)
-        return mu_cli_usage(client->command, "an operand is missing; wanted: %s", wanted);
-    if (command->operands_max >= 0 && client->count > command->operands_max)
-        return mu_cli_usage(client->command, "unexpected '%s'; wanted: %s", client->operands[command->operands_max],
-                            wanted);
-    return command->prepare == NULL ? MU_EXIT_OK : command->prepare(client);
-}
-
 /* ---- The call ---- */
 
 static int run_on(struct client *client, const struct command *command, const struct options *options,
@@ -459,7 +446,9 @@ static int run_command(const struct command *command, char **argv)
     client.timeout_ms = options.timeout_ms;
     rc = find_endpoint(&client, options.endpoint, host, &port);
     if (rc == MU_EXIT_OK)
-        rc = check_operands(&client, command);
+        rc = mu_cli_check_operands(name, command->operands, argv, client.count);
+    if (rc == MU_EXIT_OK && command->prepare != NULL)
+        rc = command->prepare(&client);
     if (rc == MU_EXIT_OK)
         rc = connect_and_run(&client, command, &options, host, port);
     mu_buf_done(&client.input);

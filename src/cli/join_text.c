@@ -50,16 +50,28 @@ void mu_text_add_place(struct mu_text *text, const struct mu_join_about *about)
         mu_text_add_around(text, " at ", about->endpoint, "");
 }
 
+/* An address with the same port is the endpoint's. */
+static bool names_endpoint(const char *reason, const char *endpoint)
+{
+    const char *colon = strrchr(endpoint, ':'), *port = strstr(reason, "port ");
+
+    if (strstr(reason, colon != NULL ? colon : endpoint) != NULL)
+        return true;
+    return colon != NULL && port != NULL && strncmp(port + 5, colon + 1, strlen(colon + 1)) == 0;
+}
+
 void mu_text_add_error(struct mu_text *text, const struct mu_join_about *about, const struct muster_error *error)
 {
-    const char *reason = error != NULL ? error->text : "no reason is known";
+    const char *reason = error != NULL ? error->text : "no reason is known", *step_end = strstr(reason, ": ");
+    size_t step_len = step_end != NULL ? (size_t)(step_end - reason) : strlen(reason);
 
-    mu_text_add_plain(text, reason);
-    if (about->endpoint[0] != '\0' && strstr(reason, about->endpoint) == NULL) {
+    mu_text_add_plain_slice(text, mu_slice(reason, step_len));
+    if (about->endpoint[0] != '\0' && !names_endpoint(reason, about->endpoint)) {
         mu_text_add(text, " (");
         mu_text_add_place(text, about);
         mu_text_add(text, ")");
     }
+    mu_text_add_plain(text, reason + step_len);
 }
 
 /* ---- Nodes ---- */

@@ -19,7 +19,8 @@ struct mu_join_about { /* borrowed */
 };
 
 void mu_text_add_place(struct mu_text *text, const struct mu_join_about *about); /* "c10d at node1:29400" */
-/* An error of the handler, with the place if the text does not name the endpoint. NULL: not known. */
+/* An error of the handler. Behind its first words stands the place, unless the error names the endpoint. NULL: not
+ * known. */
 void mu_text_add_error(struct mu_text *text, const struct mu_join_about *about, const struct muster_error *error);
 
 /* One line each, with its end. An event that has nothing to say to people adds nothing. */

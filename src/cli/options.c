@@ -393,3 +393,21 @@ bool mu_options_parse(const char *command, const struct mu_option *options, void
     *ret_count = count;
     return true;
 }
+
+int mu_cli_check_operands(const char *command, const char *operands, char **argv, int count)
+{
+    int wanted = 0;
+    size_t len;
+
+    for (const char *name = operands; *name != '\0'; name += len + strspn(name + len, " ")) {
+        len = strcspn(name, " .");
+        if (count == wanted++)
+            return mu_cli_usage(command, "%.*s is missing; usage: %s [OPTIONS] %s", (int)len, name, command, operands);
+        if (name[len] == '.')
+            return MU_EXIT_OK;
+    }
+    if (count > wanted)
+        return mu_cli_usage(command, "unexpected '%s'; usage: %s [OPTIONS]%s%s", argv[wanted], command,
+                            operands[0] == '\0' ? "" : " ", operands);
+    return MU_EXIT_OK;
+}

@@ -479,15 +479,14 @@ static void port_is_taken(struct mu_boot *boot, const struct mu_boot_event *even
     boot->last = *event->error;
     if (event->now_ms - boot->start_ms >= MU_BOOT_PORT_WAIT_MS) {
         boot->store_open = boot->store_open && !boot->listens;
-        (void)mu_wrap(&boot->last, boot->last.code, "master_port %u", (unsigned)boot->master.port);
+        (void)mu_wrap(&boot->last, boot->last.code, "master_port");
         fail_for(boot, &boot->last, out);
         return;
     }
     boot->id++;
     boot->retry_ms = event->now_ms + MU_BOOT_RETRY_MS;
     if (is_first)
-        warn(boot, out, "master_port %u: %.400s; trying again for %d s", (unsigned)boot->master.port,
-             event->error->text, MU_BOOT_PORT_WAIT_MS / 1000);
+        warn(boot, out, "master_port: %.400s; trying again for %d s", event->error->text, MU_BOOT_PORT_WAIT_MS / 1000);
 }
 
 static void opening(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)

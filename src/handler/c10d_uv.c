@@ -310,9 +310,12 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
                c->dynamic.config.run_id, c->host);
         break;
     case MU_HOST_DO_WARN_TAKEN:
-        mu_log(MUSTER_LOG_WARNING,
-               "rendezvous '%s': port %u of this machine is taken, but no store answers there (%s); trying again",
-               c->dynamic.config.run_id, c->port, effect->error->text);
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': the port is taken: %s; trying again", c->dynamic.config.run_id,
+               effect->error->text);
+        break;
+    case MU_HOST_DO_WARN_GUEST:
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s; looking for a store that already runs there",
+               c->dynamic.config.run_id, effect->error->text);
         break;
     }
 }

@@ -85,13 +85,9 @@ static void fail_with(struct mu_host *h, const struct muster_error *error, struc
     h->error = *error;
     if (is_taken(h))
         (void)mu_wrap(&h->error, error->code,
-                      error->code == MUSTER_EPROTOCOL
-                          ? "port %u of this machine is taken by something that does not speak the store's protocol"
-                          : "port %u of this machine is taken, but no store answers there",
-                      (unsigned)h->config.port);
+                      error->code == MUSTER_EPROTOCOL ? "the port is taken by another program" : "the port is taken");
     else if (h->not_hosting.code != 0)
-        (void)mu_wrap(&h->error, error->code, "this machine could not host the store (%.300s), and there is no other",
-                      h->not_hosting.text);
+        (void)mu_wrap(&h->error, error->code, "%.300s; and no other store is there", h->not_hosting.text);
     fail(h, out);
 }
 
@@ -196,6 +192,15 @@ static void pausing(struct mu_host *h, const struct mu_host_event *event, struct
         go_on(h, event->now_ms, out);
 }
 
+/* A taken port has a store behind it, as a rule. Any other reason is told at once: the search may last for minutes. */
+static void warn_of_guest(struct mu_host *h, struct mu_host_effects *out)
+{
+    if (is_taken(h) || h->told_guest || h->config.port == 0)
+        return;
+    h->told_guest = true;
+    add(out, MU_HOST_DO_WARN_GUEST)->error = &h->not_hosting;
+}
+
 static void listening(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
     if (event->type == MU_HOST_ON_BOUND) {
@@ -205,6 +210,7 @@ static void listening(struct mu_host *h, const struct mu_host_event *event, stru
         h->not_hosting = *event->error;
         (void)mu_wrap(&h->not_hosting, event->error->code, "host the store");
         if (h->config.rule == MU_HOST_IF_OURS) {
+            warn_of_guest(h, out);
             join_store(h, event->now_ms, out);
         } else {
             h->error = h->not_hosting;

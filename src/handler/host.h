@@ -102,6 +102,7 @@ enum mu_host_effect_type {
     MU_HOST_DO_FAIL,          /* error: there is no store */
     MU_HOST_DO_WARN_LOOPBACK, /* only nodes of this machine can join */
     MU_HOST_DO_WARN_TAKEN,    /* error: our port is taken, no store answers there, and it is tried again */
+    MU_HOST_DO_WARN_GUEST,    /* error: we cannot listen on our own endpoint, and look for a store there instead */
 };
 
 struct mu_host_effect { /* borrows from the machine, until its next step */
@@ -135,7 +136,7 @@ struct mu_host { /* by mu_host_init(); there is nothing to be freed */
     unsigned lookups;
     struct muster_error not_hosting; /* why not, though we may: LISTEN's error; code 0: we do, or are not to */
     struct muster_error error;       /* of the effect */
-    bool told_loopback, told_taken;  /* once in a life */
+    bool told_loopback, told_taken, told_guest; /* once in a life */
 };
 
 void mu_host_init(struct mu_host *h, const struct mu_host_config *config);

@@ -130,7 +130,7 @@ int mu_static_place_from_params(const struct muster_rdzv_params *params, struct 
     return take_bind(ret_place, bind, reterr);
 }
 
-/* What a store's error is to a rendezvous; where and what of is put in front. */
+/* What a store's error is to a rendezvous; which one is put in front, and where, unless the error says it. */
 int mu_static_error(const struct mu_static_place *place, int rc, struct muster_error *reterr)
 {
     int code = rc == MUSTER_ETIMEOUT     ? MUSTER_ERDZV_TIMEOUT
@@ -139,6 +139,9 @@ int mu_static_error(const struct mu_static_place *place, int rc, struct muster_e
 
     if (reterr != NULL)
         reterr->code = code;
+    if (rc == MUSTER_EADDRINUSE || rc == MUSTER_ECONNECT)
+        return mu_wrap(reterr, code, "static rendezvous as rank %" PRId64 " of %" PRId64, place->rank,
+                       place->world_size);
     return mu_wrap(reterr, code, "static rendezvous at %s, port %u, as rank %" PRId64 " of %" PRId64, place->host,
                    (unsigned)place->port, place->rank, place->world_size);
 }

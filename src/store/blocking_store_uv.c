@@ -296,6 +296,8 @@ int muster_store_tcp_new(const struct muster_store_tcp_config *config, struct mu
     rc = connect_store(&whole, &client, server, &store, reterr);
     if (rc < 0) {
         muster_store_server_stop(server);
+        if (rc == MUSTER_ECONNECT || rc == MUSTER_EPROTOCOL) /* "cannot connect to ..." */
+            return rc;
         return mu_wrap(reterr, rc, "open a store");
     }
     *ret_store = &store->base;

@@ -41,7 +41,7 @@ static void note(struct mu_dial *dial, const char *who, const char *why)
 {
     struct mu_dial_note fresh = { .times = 1 };
 
-    (void)snprintf(fresh.text, sizeof fresh.text, "%s: %s", who, why);
+    (void)snprintf(fresh.text, sizeof fresh.text, "%s%s%s", who == NULL ? "" : who, who == NULL ? "" : ": ", why);
     for (size_t i = 0; i < dial->notes_count; i++) {
         if (strcmp(dial->notes[i].text, fresh.text) == 0) {
             dial->notes[i].times++;
@@ -54,11 +54,13 @@ static void note(struct mu_dial *dial, const char *who, const char *why)
         dial->notes[dial->notes_count++] = fresh;
 }
 
+/* An address that the user gave is not named again. */
 static void note_address(struct mu_dial *dial, size_t index, const char *why)
 {
     char text[MU_ADDR_TEXT_MAX];
+    const char *address = mu_addr_format(&dial->addrs[index], text);
 
-    note(dial, mu_addr_format(&dial->addrs[index], text), why);
+    note(dial, strcmp(address, dial->target) == 0 ? NULL : address, why);
 }
 
 static void list_notes(const struct mu_dial *dial, char *text, size_t room)
@@ -68,7 +70,7 @@ static void list_notes(const struct mu_dial *dial, char *text, size_t room)
     text[0] = '\0';
     for (size_t i = 0; i < dial->notes_count; i++) {
         mu_words_add(&words, "%s%s", i > 0 ? "; " : "", dial->notes[i].text);
-        if (dial->notes[i].times > 1)
+        if (dial->notes[i].times > 1 && dial->notes[i].times != dial->rounds)
             mu_words_add(&words, " (%u times)", dial->notes[i].times);
     }
     if (dial->notes_dropped > 0)
@@ -89,17 +91,16 @@ static void fail(struct mu_dial *dial, uint64_t now_ms, int code, struct mu_dial
     uint64_t took = now_ms - dial->start_ms;
 
     if (dial->state == MU_DIAL_RESOLVING)
-        note(dial, "name", "no answer from the resolver yet");
+        note(dial, "cannot resolve the name", "no answer from the resolver yet");
     if (dial->state == MU_DIAL_TRYING)
         dial->refused = false;
     for (size_t i = 0; dial->state == MU_DIAL_TRYING && i < dial->addrs_count; i++) {
         if (dial->since_ms[i] != 0)
-            note_address(dial, i, dial->greeting ? "connected, but it does not answer" : "no answer");
+            note_address(dial, i, dial->greeting ? "the port is open, but no store answers" : "no answer");
     }
     list_notes(dial, tried, sizeof tried);
-    (void)mu_fail(&dial->error, code, "connect to %s: gave up after %" PRIu64 ".%" PRIu64 " s and %u %s: %s",
-                  dial->target, took / 1000, took % 1000 / 100, dial->rounds, dial->rounds == 1 ? "try" : "tries",
-                  tried);
+    (void)mu_fail(&dial->error, code, "cannot connect to %s (%u %s in %" PRIu64 ".%" PRIu64 " s): %s", dial->target,
+                  dial->rounds, dial->rounds == 1 ? "try" : "tries", took / 1000, took % 1000 / 100, tried);
     end(dial, MU_DIAL_FAILED);
     emit(out, MU_DIAL_GIVE_UP, 0);
     emit(out, MU_DIAL_FAIL, 0);
@@ -179,7 +180,7 @@ static void resolving(struct mu_dial *dial, const struct mu_dial_event *ev, stru
     if (ev->type == MU_DIAL_START) {
         resolve(dial, out);
     } else if (ev->type == MU_DIAL_UNRESOLVED || (ev->type == MU_DIAL_RESOLVED && ev->count == 0)) {
-        note(dial, "name", ev->type == MU_DIAL_UNRESOLVED ? ev->why : "it has no address");
+        note(dial, "cannot resolve the name", ev->type == MU_DIAL_UNRESOLVED ? ev->why : "it has no address");
         dial->refused = false;
         round_over(dial, ev->now_ms, out);
     } else if (ev->type == MU_DIAL_RESOLVED) {
@@ -222,7 +223,7 @@ static void pass_time(struct mu_dial *dial, uint64_t now_ms, struct mu_dial_effe
         if (dial->since_ms[i] == 0 || now_ms < dial->since_ms[i] + MU_DIAL_ATTEMPT_MS)
             continue;
         dial->was_silent = true;
-        attempt_failed(dial, i, dial->greeting ? "connected, but it does not answer" : "no answer", now_ms, out);
+        attempt_failed(dial, i, dial->greeting ? "the port is open, but no store answers" : "no answer", now_ms, out);
     }
     if (dial->started > 0 && dial->started < dial->addrs_count &&
         now_ms >= dial->since_ms[dial->started - 1] + MU_DIAL_OVERLAP_MS)

@@ -133,10 +133,11 @@ int mu_listen_open(const char *host, uint16_t port, int *ret_fd, struct muster_e
 {
     int rc = 0, fd = host == NULL ? open_wildcard(port) : open_first(host, port, &rc, reterr);
 
-    if (rc == 0 && fd < 0)
-        rc = mu_fail_errno(reterr, -fd, "cannot bind");
     if (rc < 0)
-        return mu_wrap(reterr, rc, "listen on %s, port %u", host == NULL ? "every address" : host, (unsigned)port);
+        return mu_wrap(reterr, rc, "cannot listen on %s, port %u", host, (unsigned)port);
+    if (fd < 0)
+        return mu_fail_errno(reterr, -fd, "cannot listen on %s%sport %u", host == NULL ? "" : host,
+                             host == NULL ? "" : ", ", (unsigned)port);
     *ret_fd = fd;
     return 0;
 }
@@ -218,7 +219,7 @@ static int open_every_address(uint16_t port, struct mu_listen_sockets *sockets, 
     sockets->count = 1;
     if (listen(sockets->fds[0], MU_LISTEN_BACKLOG) == 0)
         return 0;
-    rc = mu_fail_errno(reterr, errno, "listen on every address, port %u", (unsigned)port);
+    rc = mu_fail_errno(reterr, errno, "cannot listen on port %u", (unsigned)port);
     mu_listen_close_all(sockets);
     return rc;
 }
@@ -236,15 +237,14 @@ int mu_listen_open_all(const char *hosts, uint16_t port, struct mu_listen_socket
         return open_every_address(port, ret_sockets, reterr);
     rc = read_hosts(hosts, &places, reterr);
     if (rc < 0)
-        return mu_wrap(reterr, rc, "listen on %.200s, port %u", hosts, (unsigned)port);
+        return mu_wrap(reterr, rc, "cannot listen on %.200s, port %u", hosts, (unsigned)port);
     rc = -EADDRINUSE;
     for (int i = 0; rc == -EADDRINUSE && i < (port == 0 ? PORT_TRIES_MAX : 1); i++)
         rc = open_places(&places, port, ret_sockets, &failed);
     if (rc == 0)
         return 0;
     (void)mu_addr_host(failed, text, sizeof text);
-    rc = mu_fail_errno(reterr, -rc, "cannot bind");
-    return mu_wrap(reterr, rc, "listen on %s, port %u", text, (unsigned)port);
+    return mu_fail_errno(reterr, -rc, "cannot listen on %s, port %u", text, (unsigned)port);
 }
 
 int mu_listen_address(int fd, union mu_addr *ret_addr, struct muster_error *reterr)
@@ -279,7 +279,7 @@ int mu_listen_adopt(int fd, uint16_t port, struct muster_error *reterr)
     int type = 0, rc;
 
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) < 0)
-        return mu_fail_errno(reterr, errno, "listen on descriptor %d", fd);
+        return mu_fail_errno(reterr, errno, "cannot listen on descriptor %d", fd);
     rc = mu_listen_address(fd, &addr, reterr);
     if (rc < 0)
         return rc;

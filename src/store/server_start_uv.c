@@ -108,7 +108,7 @@ static int listen_on(struct mu_server *server, int fd, struct muster_error *rete
         rc = uv_listen((uv_stream_t *)&listener->tcp, MU_LISTEN_BACKLOG, mu_server_on_connection);
     if (rc == 0) /* accepted sockets inherit it: peers whose host vanished are not waited for without end */
         (void)uv_tcp_keepalive(&listener->tcp, 1, KEEPALIVE_S);
-    return rc < 0 ? mu_fail_errno(reterr, -rc, "listen on %s", mu_addr_format(&listener->addr, text)) : 0;
+    return rc < 0 ? mu_fail_errno(reterr, -rc, "cannot listen on %s", mu_addr_format(&listener->addr, text)) : 0;
 }
 
 /* The sockets are taken, also if this fails. */

@@ -357,8 +357,8 @@ def test_a_refused_connection_is_tried_again_until_the_time_is_over():
         endpoint = f"127.0.0.1:{bound.getsockname()[1]}"
         ended = run("store", "get", "--endpoint", endpoint, "--timeout", "0.5", "k")
     assert ended.code == 1
-    assert ended.line.startswith(f"muster store get: open a store: connect to {endpoint}: gave up after ")
-    assert " tries: " in ended.line and f"{endpoint}: connection refused (" in ended.line and "times)" in ended.line
+    assert ended.line.startswith(f"muster store get: cannot connect to {endpoint} (")
+    assert ended.line.endswith(" s): connection refused")
 
 
 def test_a_server_that_comes_late_is_reached(serve):
@@ -373,7 +373,7 @@ def test_a_server_that_comes_late_is_reached(serve):
 def test_a_name_that_does_not_resolve_is_named():
     ended = run("store", "get", "--endpoint", "no-such-host.invalid:29500", "--timeout", "0.3", "k")
     assert ended.code == 1
-    assert ended.line.startswith("muster store get: open a store: connect to no-such-host.invalid:29500: gave up after")
+    assert ended.line.startswith("muster store get: cannot connect to no-such-host.invalid:29500 (")
 
 
 # ---- What else may listen there
@@ -382,7 +382,7 @@ def test_another_service_is_told_by_its_answer(imposters):
     ssh = imposters(Imposter(lambda sock: (sock.sendall(b"SSH-2.0-x\r\n"), sock.recv(1024))))
     ended = run("store", "get", "--endpoint", ssh.endpoint, "--timeout", "600", "k")  # at once: more tries are no use
     assert ended.code == 1
-    assert f"{ssh.endpoint}: what listens there is not a store; it answered" in ended.line
+    assert f"cannot connect to {ssh.endpoint} (1 try in 0." in ended.line
     assert "53 53 48 2d 32 2e 30 2d" in ended.line or "SSH-2.0-" in ended.line
 
 
@@ -390,16 +390,16 @@ def test_a_service_that_hangs_up_is_told(imposters):
     closing = imposters(Imposter(lambda sock: sock.close()))
     ended = run("store", "get", "--endpoint", closing.endpoint, "--timeout", "1", "k")
     assert ended.code == 1
-    assert f"{closing.endpoint}: it closes the connection in every dialect that was tried" in ended.line
-    assert " tries: " in ended.line and closing.connections > 3
+    assert " s): it closes the connection in every dialect that was tried" in ended.line
+    assert " tries in 1." in ended.line and closing.connections > 3
 
 
 def test_a_service_that_says_nothing_is_told(imposters):
     silent = imposters(Imposter(lambda sock: sock.recv(1 << 16)))
     ended = run("store", "get", "--endpoint", silent.endpoint, "--timeout", "1", "k", limit=10)
     assert ended.code == 1
-    assert "gave up after 1." in ended.line
-    assert f"{silent.endpoint}: connected, but it does not answer" in ended.line
+    assert " in 1." in ended.line
+    assert "the port is open, but no store answers" in ended.line
 
 
 def greet_and(then):

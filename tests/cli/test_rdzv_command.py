@@ -129,15 +129,15 @@ def test_an_etcd_that_is_not_there_is_an_error_that_says_why(serve, backend):
     (["open"], "muster rdzv: unknown command 'open'"),
     (["--close"], "muster rdzv: unknown option '--close'"),
     (["close"], "muster rdzv close: option '--rdzv-id' is missing"),
-    (["close", "now", "--rdzv-id", "j"], "muster rdzv close: expected no operands"),
+    (["close", "now", "--rdzv-id", "j"], "muster rdzv close: unexpected 'now'; usage: muster rdzv close [OPTIONS]"),
     (["close", "--rdzv-id", "j", "--round", "3"],
      "muster rdzv close: option '--round' is for get and set: closing ends all rounds"),
     (["close", "--rdzv-id", "j", "--rdzv-backend", "static"],
      "muster rdzv close: back end 'static' cannot be closed: its nodes are fixed from the start"),
     (["close", "--rdzv-id", "j", "--rdzv-backend", "nonsuch"], "muster rdzv close: "),
     (["close", "--rdzv-id", "j", "--rdzv-conf", "nonsuch=1"], "muster rdzv close: "),
-    (["get", "--rdzv-id", "j", "--rdzv-backend", "etcd"], "muster rdzv get: expected a KEY"),
-    (["set", "k", "--rdzv-id", "j", "--rdzv-backend", "etcd"], "muster rdzv set: expected a KEY and a VALUE"),
+    (["get", "--rdzv-id", "j", "--rdzv-backend", "etcd"], "muster rdzv get: KEY is missing; usage: muster rdzv get [OPTIONS] KEY"),
+    (["set", "k", "--rdzv-id", "j", "--rdzv-backend", "etcd"], "muster rdzv set: VALUE is missing; usage: muster rdzv set [OPTIONS] KEY VALUE"),
     (["get", "k", "--rdzv-id", "j"], "muster rdzv get: only back end 'etcd' keeps data with a round, not 'c10d'"),
 ])
 def test_wrong_words_are_usage_errors(words, said):

@@ -46,7 +46,7 @@ def test_the_default_port_is_29500():
             pass
         ended = run("store", "--host", "127.0.0.1")
     assert ended.code == 1
-    assert ended.line == "muster store: listen on 127.0.0.1, port 29500: cannot bind: Address already in use"
+    assert ended.line == "muster store: cannot listen on 127.0.0.1, port 29500: Address already in use"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
@@ -60,7 +60,7 @@ def test_a_port_in_use_is_named(serve):
     server = serve()
     ended = run("store", "--host", "127.0.0.1", "--port", str(server.port))
     assert (ended.code, ended.out) == (1, b"")
-    assert ended.line == f"muster store: listen on 127.0.0.1, port {server.port}: cannot bind: Address already in use"
+    assert ended.line == f"muster store: cannot listen on 127.0.0.1, port {server.port}: Address already in use"
     assert server.call("num-keys").code == 0
 
 
@@ -68,20 +68,20 @@ def test_a_port_in_use_is_named_on_every_address_too(serve):
     server = serve(everywhere=True)
     ended = run("store", "--port", str(server.port))
     assert ended.code == 1
-    assert f"listen on every address, port {server.port}: cannot bind: Address already in use" in ended.line
+    assert f"cannot listen on port {server.port}: Address already in use" in ended.line
 
 
 def test_an_address_of_another_machine_is_refused():
     ended = run("store", "--host", "192.0.2.1", "--port", "0")
     assert (ended.code, ended.out) == (1, b"")
-    assert ended.line == "muster store: listen on 192.0.2.1, port 0: cannot bind: Cannot assign requested address"
+    assert ended.line == "muster store: cannot listen on 192.0.2.1, port 0: Cannot assign requested address"
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "300.1.1.1", ""])
 def test_a_host_that_does_not_resolve_is_named(host):
     ended = run("store", "--host", host, "--port", "0")
     assert (ended.code, ended.out) == (1, b"")
-    assert ended.line.startswith(f"muster store: listen on {host}, port 0: cannot resolve '{host}': ")
+    assert ended.line.startswith(f"muster store: cannot listen on {host}, port 0: cannot resolve '{host}': ")
 
 
 # ---- --listen-fd
@@ -131,7 +131,7 @@ def test_descriptors_that_are_no_bound_tcp_socket_are_refused():
     os.close(reader)
     os.close(writer)
     ended = adopt(12345)
-    assert (ended.code, ended.line) == (1, "muster store: listen on descriptor 12345: Bad file descriptor")
+    assert (ended.code, ended.line) == (1, "muster store: cannot listen on descriptor 12345: Bad file descriptor")
 
 
 # ---- Standard output

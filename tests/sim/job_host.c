@@ -214,6 +214,7 @@ static void perform(struct agent *a, const struct mu_host_effect *effect)
         break;
     case MU_HOST_DO_UNLISTEN: /* our own store always answers us */
     case MU_HOST_DO_WARN_LOOPBACK:
+    case MU_HOST_DO_WARN_GUEST: /* a port is taken or free here */
         abort();
     }
 }

@@ -1147,12 +1147,12 @@ static void a_master_port_that_is_taken_is_an_error_that_names_it(void **state)
     struct muster_store_server *server = NULL;
     struct muster_run_result *result = NULL;
     struct muster_error error = { 0 };
-    char expected[32];
+    char expected[64];
 
     (void)state;
     assert_int_equal(muster_store_server_start(&config, &server, NULL), 0);
     spec.master_port = muster_store_server_port(server);
-    (void)snprintf(expected, sizeof expected, "master_port %u: ", spec.master_port);
+    (void)snprintf(expected, sizeof expected, "master_port: cannot listen on 127.0.0.1, port %u: ", spec.master_port);
     assert_true(run(spec, &result, &error) < 0);
     assert_non_null(strstr(error.text, expected));
     muster_store_server_stop(server);

@@ -64,7 +64,7 @@ static int refuse(struct muster_store_tcp_config config, struct muster_error *er
     rc = muster_store_tcp_new(&config, &store, error);
     assert_null(store);
     assert_int_equal(error->code, rc);
-    if (memcmp(error->text, "open a store: ", 14) != 0)
+    if (memcmp(error->text, "open a store: ", 14) != 0 && memcmp(error->text, "cannot connect to ", 18) != 0)
         fail_msg("%s", error->text);
     return rc;
 }
@@ -583,10 +583,9 @@ static void nobody_there_is_told_with_how_often_it_was_tried(void **state)
         refuse((struct muster_store_tcp_config){ .host = "127.0.0.1", .port = port, .connect_timeout_ms = 300 },
                &error),
         MUSTER_ECONNECT);
-    (void)snprintf(text, sizeof text, "connect to 127.0.0.1:%u: gave up after 0.3 s and ", (unsigned)port);
+    (void)snprintf(text, sizeof text, "cannot connect to 127.0.0.1:%u (", (unsigned)port);
     assert_non_null(strstr(error.text, text));
-    (void)snprintf(text, sizeof text, "tries: 127.0.0.1:%u: connection refused (", (unsigned)port);
-    assert_non_null(strstr(error.text, text));
+    assert_non_null(strstr(error.text, " tries in 0.3 s): connection refused"));
     (void)close(fd);
 }
 
@@ -728,8 +727,8 @@ static void a_name_that_does_not_resolve_is_told_in_time(void **state)
                             &error),
                      MUSTER_ECONNECT);
     assert_true(now_ms() - start < QUICK_MS);
-    assert_non_null(strstr(error.text, "connect to no-such-host.invalid:29500: gave up after 0."));
-    assert_non_null(strstr(error.text, "name: "));
+    assert_non_null(strstr(error.text, "cannot connect to no-such-host.invalid:29500 ("));
+    assert_non_null(strstr(error.text, "s): cannot resolve the name: "));
 }
 
 static void what_is_no_store_is_told_apart(void **state)
@@ -747,11 +746,11 @@ static void what_is_no_store_is_told_apart(void **state)
           MUSTER_ECONNECT,
           "closes the connection in every dialect that was tried" },
         { { .to_v = FAKE_CLOSES }, "2.x", MUSTER_ECONNECT, "closed the connection when greeted" },
-        { { .to_v = FAKE_IS_SILENT }, NULL, MUSTER_ECONNECT, "connected, but it does not answer" },
+        { { .to_v = FAKE_IS_SILENT }, NULL, MUSTER_ECONNECT, "the port is open, but no store answers" },
         { { .to_v = FAKE_CLOSES, .to_l1 = FAKE_IS_SILENT },
           NULL,
           MUSTER_ECONNECT,
-          "connected, but it does not answer" },
+          "the port is open, but no store answers" },
     };
 
     (void)state;

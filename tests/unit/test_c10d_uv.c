@@ -423,7 +423,7 @@ static void a_port_taken_by_something_else_is_said_so_at_once(void **state)
     fake_start(&fake);
     error = join_fails(&s, endpoint_of("127.0.0.1", fake.port), "");
     assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
-    assert_non_null(strstr(error->text, "is taken by something that does not speak the store's protocol"));
+    assert_non_null(strstr(error->text, "the port is taken by another program: cannot connect to "));
     assert_non_null(strstr(error->text, "HTTP/1.1"));
     end(&s);
     fake_stop(&fake);
@@ -440,8 +440,8 @@ static void a_port_taken_by_a_silent_one_is_said_so_in_the_end(void **state)
     fake_start(&fake);
     error = join_fails(&s, endpoint_of("localhost", fake.port), "read_timeout=1");
     assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
-    assert_non_null(strstr(error->text, "is taken, but no store answers there"));
-    assert_non_null(strstr(error->text, "connected, but it does not answer"));
+    assert_non_null(strstr(error->text, "the port is taken: cannot connect to "));
+    assert_non_null(strstr(error->text, "the port is open, but no store answers"));
     end(&s);
     fake_stop(&fake);
 }
@@ -476,7 +476,7 @@ static void an_explicit_host_does_not_join_others(void **state)
     assert_int_equal(mu_server_start_as(&s.loop, &config, &s.server, NULL), 0);
     error = join_fails(&s, endpoint_of("localhost", mu_addr_port(mu_server_address(s.server))), "is_host=yes");
     assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
-    assert_non_null(strstr(error->text, "host the store: listen on 127.0.0.1, port "));
+    assert_non_null(strstr(error->text, "host the store: cannot listen on 127.0.0.1, port "));
     end(&s);
 }
 
@@ -493,7 +493,7 @@ static void a_client_never_hosts_and_says_what_it_tried(void **state)
     begin(&s);
     error = join_fails(&s, endpoint_of("127.0.0.1", port), "is_host=false,read_timeout=1");
     assert_int_equal(error->code, MUSTER_ERDZV_CONNECTION);
-    assert_non_null(strstr(error->text, "join rendezvous 'job': connect to 127.0.0.1:"));
+    assert_non_null(strstr(error->text, "join rendezvous 'job': cannot connect to 127.0.0.1:"));
     assert_non_null(strstr(error->text, "connection refused"));
     assert_int_equal(logged_hostings, 0);
     (void)close(fd);

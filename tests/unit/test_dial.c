@@ -219,7 +219,7 @@ static void one_that_is_silent_when_greeted_has_failed_after_a_while(void **stat
     assert_string_equal(happens(&s, MU_DIAL_ATTEMPT_CONNECTED, 1100, 0), "greet 0");
     assert_string_equal(passes(&s, 1100 + MU_DIAL_ATTEMPT_MS - 1), "");
     assert_string_equal(passes(&s, 1100 + MU_DIAL_ATTEMPT_MS), "connect 1");
-    assert_string_equal(s.dial.notes[0].text, "192.0.2.1:29500: connected, but it does not answer");
+    assert_string_equal(s.dial.notes[0].text, "192.0.2.1:29500: the port is open, but no store answers");
     assert_string_equal(happens(&s, MU_DIAL_ATTEMPT_GREETED, 12000, 0), ""); /* it had its chance */
     assert_string_equal(happens(&s, MU_DIAL_HOPELESS, 12001, 0), "");
     assert_string_equal(happens(&s, MU_DIAL_ATTEMPT_CONNECTED, 12002, 1), "greet 1");
@@ -286,7 +286,7 @@ static void a_name_without_an_address_is_asked_for_again(void **state)
     (void)begin(&s);
     assert_string_equal(resolved(&s, 1000, ""), "");
     assert_string_equal(mu_dial_state_name(s.dial.state), "resting");
-    assert_string_equal(s.dial.notes[0].text, "name: it has no address");
+    assert_string_equal(s.dial.notes[0].text, "cannot resolve the name: it has no address");
     assert_string_equal(passes(&s, mu_dial_deadline_ms(&s.dial)), "resolve");
 }
 
@@ -301,8 +301,9 @@ static void the_deadline_ends_a_silent_resolver(void **state)
     (void)begin(&s);
     assert_string_equal(passes(&s, 5999), "");
     assert_string_equal(passes(&s, 6000), "give up, fail");
-    assert_says(&s, MUSTER_ECONNECT,
-                "connect to store:29500: gave up after 5.0 s and 1 try: name: no answer from the resolver yet");
+    assert_says(
+        &s, MUSTER_ECONNECT,
+        "cannot connect to store:29500 (1 try in 5.0 s): cannot resolve the name: no answer from the resolver yet");
     assert_true(mu_dial_deadline_ms(&s.dial) == UINT64_MAX);
     assert_string_equal(resolved(&s, 6001, "4"), "");
     assert_string_equal(passes(&s, 7000), "");
@@ -321,7 +322,7 @@ static void the_deadline_ends_silent_attempts_by_name(void **state)
     assert_state(&s, "trying", 6000);
     assert_string_equal(passes(&s, 6000), "give up, fail");
     assert_says(&s, MUSTER_ECONNECT,
-                "connect to store:29500: gave up after 5.0 s and 1 try: [2001:db8::1]:29500: no answer; "
+                "cannot connect to store:29500 (1 try in 5.0 s): [2001:db8::1]:29500: no answer; "
                 "192.0.2.2:29500: no answer");
     assert_string_equal(happens(&s, MU_DIAL_ATTEMPT_CONNECTED, 6001, 0), "");
 }
@@ -337,8 +338,7 @@ static void the_deadline_ends_a_greeting_that_is_not_answered(void **state)
     (void)happens(&s, MU_DIAL_ATTEMPT_CONNECTED, 1100, 0);
     assert_string_equal(passes(&s, 2500), "give up, fail");
     assert_says(&s, MUSTER_ECONNECT,
-                "connect to [2001:db8::1]:29500: gave up after 1.5 s and 1 try: [2001:db8::1]:29500: connected, but it "
-                "does not answer");
+                "cannot connect to [2001:db8::1]:29500 (1 try in 1.5 s): the port is open, but no store answers");
 }
 
 static void the_deadline_ends_a_rest_and_answers_are_counted(void **state)
@@ -361,8 +361,8 @@ static void the_deadline_ends_a_rest_and_answers_are_counted(void **state)
     assert_state(&s, "resting", 2000);
     assert_string_equal(passes(&s, 2000), "give up, fail");
     assert_says(&s, MUSTER_ECONNECT,
-                "connect to store:29500: gave up after 1.0 s and 3 tries: [2001:db8::1]:29500: connection refused "
-                "(2 times); 192.0.2.2:29500: no route to host (2 times); name: no such name");
+                "cannot connect to store:29500 (3 tries in 1.0 s): [2001:db8::1]:29500: connection refused "
+                "(2 times); 192.0.2.2:29500: no route to host (2 times); cannot resolve the name: no such name");
 }
 
 static void an_event_after_the_deadline_ends_it_as_well(void **state)
@@ -375,7 +375,7 @@ static void an_event_after_the_deadline_ends_it_as_well(void **state)
     (void)resolved(&s, 1000, "4");
     assert_string_equal(happens(&s, MU_DIAL_ATTEMPT_FAILED, 2000, 0), "give up, give up, fail");
     assert_says(&s, MUSTER_ECONNECT,
-                "connect to store:29500: gave up after 1.0 s and 1 try: 192.0.2.1:29500: connection refused");
+                "cannot connect to store:29500 (1 try in 1.0 s): 192.0.2.1:29500: connection refused");
 }
 
 static void an_answer_at_the_last_moment_still_counts(void **state)
@@ -405,7 +405,7 @@ static void something_else_that_answers_ends_it_at_once(void **state)
                                                          .why = "what listens there is not a store" }),
                         "give up, fail");
     assert_says(&s, MUSTER_EPROTOCOL,
-                "connect to store:29500: gave up after 0.2 s and 1 try: 192.0.2.1:29500: what listens there is not a "
+                "cannot connect to store:29500 (1 try in 0.2 s): 192.0.2.1:29500: what listens there is not a "
                 "store");
 }
 
@@ -499,13 +499,14 @@ static void rounds_may_be_limited(void **state)
     assert_string_equal(says_no(&s, 1000, 1), "give up, give up, fail");
     assert_true(s.dial.refused);
     assert_says(&s, MUSTER_ECONNECT,
-                "connect to store:29500: gave up after 0.0 s and 1 try: [2001:db8::1]:29500: connection refused; "
+                "cannot connect to store:29500 (1 try in 0.0 s): [2001:db8::1]:29500: connection refused; "
                 "192.0.2.2:29500: connection refused");
     start(&s, "store", TIMEOUT_MS, 1);
     s.dial.rounds_max = 1;
     (void)begin(&s);
     assert_string_equal(unresolved(&s, 1000), "give up, fail");
-    assert_says(&s, MUSTER_ECONNECT, "connect to store:29500: gave up after 0.0 s and 1 try: name: no such name");
+    assert_says(&s, MUSTER_ECONNECT,
+                "cannot connect to store:29500 (1 try in 0.0 s): cannot resolve the name: no such name");
 }
 
 static void an_endless_timeout_does_not_wrap_around(void **state)

@@ -53,8 +53,8 @@ static const char *const places[] = { "endpoint", "loopback", "own" };
 
 static void put_effect(const struct mu_host_effect *effect, char *text, size_t room)
 {
-    static const char *const names[] = { "resolve",  "listen", "connect", "ask",           "disconnect",
-                                         "unlisten", "use",    "fail",    "warn-loopback", "warn-taken" };
+    static const char *const names[] = { "resolve", "listen", "connect",       "ask",        "disconnect", "unlisten",
+                                         "use",     "fail",   "warn-loopback", "warn-taken", "warn-guest" };
     size_t len = strlen(text);
     int put = snprintf(text + len, room - len, "%s%s", len > 0 ? ", " : "", names[effect->type]);
 
@@ -164,7 +164,8 @@ static void each_state_answers_each_event(void **state)
 
         { "start own", "bound", "connect own 60000 -> connecting" },
         { "start own", "taken", "connect endpoint 3000 -> connecting" },
-        { "start own", "forbidden", "connect endpoint 60000 -> connecting" },
+        { "start own", "forbidden",
+          "warn-guest (host the store: permission denied), connect endpoint 60000 -> connecting" },
         { "start own", "own", "listening" },
         { "start own", "connected", "listening" },
         { "start own", "refused", "listening" },
@@ -178,12 +179,9 @@ static void each_state_answers_each_event(void **state)
         { "start own bound", "alien", "disconnect, unlisten, fail (not a store) -> idle" },
         { "start own taken", "connected", "ask 60000 -> asking" },
         { "start own taken", "refused", "disconnect, warn-taken (refused) -> pausing" },
-        { "start own taken", "alien",
-          "disconnect, fail (port 29400 of this machine is taken by something that does not speak the store's "
-          "protocol: not a store) -> idle" },
+        { "start own taken", "alien", "disconnect, fail (the port is taken by another program: not a store) -> idle" },
         { "start own forbidden", "refused",
-          "disconnect, fail (this machine could not host the store (host the store: permission denied), and there is "
-          "no other: refused) -> idle" },
+          "disconnect, fail (host the store: permission denied; and no other store is there: refused) -> idle" },
         { "start foreign", "connected", "ask 60000 -> asking" },
         { "start foreign", "refused", "disconnect, fail (refused) -> idle" },
         { "start foreign", "alien", "disconnect, fail (not a store) -> idle" },
@@ -314,10 +312,8 @@ static void a_taken_port_is_dialled_and_bound_by_turns_until_the_time_is_up(void
     assert_string_equal(play(&h, "refused", 6500), "disconnect -> pausing"); /* said once */
     assert_string_equal(play(&h, "time", 7000), "listen -> listening");
     assert_string_equal(play(&h, "taken", 58000), "connect endpoint 2000 -> connecting");
-    assert_string_equal(
-        play(&h, "refused", PATIENCE_MS - MU_HOST_PAUSE_MS),
-        "disconnect, fail (port 29400 of this machine is taken, but no store answers there: refused) -> "
-        "idle");
+    assert_string_equal(play(&h, "refused", PATIENCE_MS - MU_HOST_PAUSE_MS),
+                        "disconnect, fail (the port is taken: refused) -> idle");
 }
 
 /* A connection that cannot even be begun (no memory, no descriptor) fails within the same callback. */

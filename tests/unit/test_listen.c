@@ -145,7 +145,7 @@ static void a_port_in_use_is_named_with_its_host(void **state)
         assert_int_equal(second, -1);
         (void)snprintf(port, sizeof port, "port %u", (unsigned)mu_addr_port(&addr));
         assert_non_null(strstr(err.text, port));
-        assert_non_null(strstr(err.text, hosts[i] == NULL ? "every address" : hosts[i]));
+        assert_non_null(strstr(err.text, hosts[i] == NULL ? "cannot listen on port " : hosts[i]));
         (void)close(fd);
     }
 }
