@@ -47,7 +47,8 @@ const char *mu_handler_node_name(const char *local_addr, char hostname[static MU
     return hostname;
 }
 
-const char *mu_handler_request_text(enum muster_rdzv_request request)
+/* As a verb before "rendezvous". */
+static const char *request_text(enum muster_rdzv_request request)
 {
     switch (request) {
     case MUSTER_RDZV_REQUEST_JOIN:
@@ -64,4 +65,10 @@ const char *mu_handler_request_text(enum muster_rdzv_request request)
         break;
     }
     return "use";
+}
+
+void mu_handler_wrap(const struct muster_rdzv_event *event, const char *run_id, struct muster_error *error)
+{
+    (void)mu_wrap(error, error->code, "%s rendezvous '%s'",
+                  event->type == MUSTER_RDZV_BACKEND_DOWN ? "keep to" : request_text(event->request), run_id);
 }

@@ -96,8 +96,8 @@ int mu_rdzv_claim(const struct muster_rdzv *rdzv, struct muster_error *reterr);
 void mu_rdzv_release(const struct muster_rdzv *rdzv);
 void mu_rdzv_keep(const struct muster_rdzv *rdzv); /* a thread is stuck in it: it is never released */
 
-/* handler.c: the request as a verb before "rendezvous", for errors. */
-const char *mu_handler_request_text(enum muster_rdzv_request request);
+/* handler.c: puts what was asked of which rendezvous in front of the error that is told with `event`. */
+void mu_handler_wrap(const struct muster_rdzv_event *event, const char *run_id, struct muster_error *error);
 
 #define MU_HANDLER_NAME_MAX 256
 /* handler.c: this node's name: `local_addr`, or if that is NULL this machine's name, which is put into `hostname`. */

@@ -108,12 +108,6 @@ static void tell_waiting(struct mu_shell *s, struct muster_rdzv_event *event, co
     say_with_nodes(s, event, news);
 }
 
-/* Which rendezvous it is about. */
-static void wrap(const struct mu_shell *s, const char *what, struct muster_error *error)
-{
-    (void)mu_wrap(error, error->code, "%s rendezvous '%s'", what, s->run_id);
-}
-
 /* What a close was for is known to the one that asked for it. */
 static void record_failure(const struct mu_shell *s, enum muster_rdzv_request request, const struct muster_error *error)
 {
@@ -130,7 +124,7 @@ static void record_failure(const struct mu_shell *s, enum muster_rdzv_request re
 static void tell_failed(struct mu_shell *s, struct muster_rdzv_event *event, struct muster_error *error)
 {
     error->code = mu_talk_told_code(&s->talk, error->code);
-    wrap(s, mu_handler_request_text(event->request), error);
+    mu_handler_wrap(event, s->run_id, error);
     record_failure(s, event->request, error);
     mu_shell_say(s, event);
 }
@@ -142,7 +136,7 @@ static void tell_down(struct mu_shell *s, struct muster_rdzv_event *event, struc
     bool member = s->ops->part->world(s->part, &world);
 
     assert(news != NULL);
-    wrap(s, "keep to", error);
+    mu_handler_wrap(event, s->run_id, error);
     event->count = news->host_lost ? 1 : 0;
     event->away_ms = (int64_t)news->away_ms;
     if (news->give_up_in_ms != UINT64_MAX) /* 0: without a limit, or not known */
@@ -191,7 +185,7 @@ static void tell_owner(struct mu_shell *s, const struct mu_talk_effect *effect, 
         event.request = MUSTER_RDZV_REQUEST_LOOK;
         event.closed = news != NULL && news->closed;
         if (event.error != NULL)
-            wrap(s, mu_handler_request_text(event.request), &error);
+            mu_handler_wrap(&event, s->run_id, &error);
         break;
     case MU_PART_TELL_LEFT:
         if (s->part != NULL)

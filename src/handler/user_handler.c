@@ -2,9 +2,12 @@
 #include "handler/user_handler.h"
 
 #include "base/texts.h"
+#include "handler/handler.h"
+#include "rdzv/round_keys.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 MU_DEFINE_TEXTS(mu_user_handler_call_text, enum mu_user_handler_call, MU_USER_HANDLER_CALLS)
 
@@ -245,6 +248,8 @@ static bool is_busy(const struct mu_user_handler *b)
 static void on_returned(struct mu_user_handler *b, const struct mu_user_handler_event *event,
                         struct mu_user_handler_effects *out)
 {
+    struct mu_user_handler_effect *effect;
+
     if (event->call == MU_USER_HANDLER_SHUTDOWN)
         b->shutdown = MU_USER_HANDLER_SHUT;
     if (event->call == b->calling) {
@@ -271,8 +276,14 @@ static void on_returned(struct mu_user_handler *b, const struct mu_user_handler_
         else
             tell_plain(b, MUSTER_RDZV_CLOSED, out);
         break;
-    case MU_USER_HANDLER_STORE:
     case MU_USER_HANDLER_SHUTDOWN:
+        if (event->error->code < 0) {
+            effect = emit(out, MU_USER_HANDLER_DO_SAY_FAILED);
+            effect->call = event->call;
+            effect->error = event->error;
+        }
+        break;
+    case MU_USER_HANDLER_STORE:
     case MU_USER_HANDLER_FREE:
     case MU_USER_HANDLER_NOTHING:
         break;
@@ -417,9 +428,47 @@ bool mu_user_handler_wants_turn(const struct mu_user_handler *b)
     return b->left;
 }
 
-bool mu_user_handler_use_agent_store(const struct mu_user_handler *b)
+const char *mu_user_handler_warning(const struct mu_user_handler *b, const struct mu_user_handler_effect *effect,
+                                    char text[static MU_USER_HANDLER_WARNING_MAX])
 {
-    return b->agent_store;
+    const char *call_text = mu_user_handler_call_text(effect->call);
+
+    if (effect->type == MU_USER_HANDLER_DO_SAY_SLOW)
+        (void)snprintf(text, MU_USER_HANDLER_WARNING_MAX, "%s has not returned for %d s; waiting for it", call_text,
+                       MU_USER_HANDLER_SLOW_MS / 1000);
+    else if (effect->type == MU_USER_HANDLER_DO_SAY_FAILED)
+        (void)snprintf(text, MU_USER_HANDLER_WARNING_MAX, "%s failed: %s; the result stays as it is", call_text,
+                       effect->error->text);
+    else
+        (void)snprintf(text, MU_USER_HANDLER_WARNING_MAX,
+                       "%s has not returned for %" PRIu64 ".%" PRIu64
+                       " s%s; going on without it. Its thread is left behind, and the handler is never freed",
+                       call_text, b->end_ms / 1000, b->end_ms % 1000 / 100,
+                       effect->call == MU_USER_HANDLER_NEXT ? " after shutdown() was called" : "");
+    return text;
+}
+
+/* ---- Requests to the store of the round ---- */
+
+int mu_user_handler_check_request(const struct muster_store *store, size_t under_way, struct muster_error *reterr)
+{
+    if (store == NULL)
+        return mu_fail(reterr, MUSTER_ECANCELED, "there is no round, or it has no store");
+    if (under_way >= MU_USER_HANDLER_REQUESTS_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "%d requests are under way", MU_USER_HANDLER_REQUESTS_MAX);
+    return 0;
+}
+
+struct muster_slice mu_user_handler_key(const char *run_id, struct muster_slice key)
+{
+    char prefix[MU_RDZV_RUN_ID_MAX + MU_ROUND_PREFIX_EXTRA];
+    size_t len;
+
+    mu_round_stock_prefix(prefix, sizeof prefix, run_id, -1);
+    len = strlen(prefix);
+    if (key.len > len && memcmp(key.data, prefix, len) == 0)
+        return (struct muster_slice){ (const char *)key.data + len, key.len - len };
+    return key;
 }
 
 /* ---- What comes back from the user's code ---- */

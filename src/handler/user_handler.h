@@ -28,6 +28,8 @@
 #define MU_USER_HANDLER_SLOW_MS 5000     /* for a call to return that another one waits for */
 #define MU_USER_HANDLER_LOOK_MAX_MS 5000 /* between two questions, while the handler answers with errors */
 
+#define MU_USER_HANDLER_REQUESTS_MAX 128 /* to the store, under way; the agent's machines have fewer */
+
 #define MU_USER_HANDLER_CALLS(X)                                                                                       \
     X(NOTHING, "nothing")                                                                                              \
     X(NEXT, "next_rendezvous()")                                                                                       \
@@ -94,6 +96,7 @@ enum mu_user_handler_effect_type {
     MU_USER_HANDLER_DO_CALL,       /* call, ends_round; RETURNED follows */
     MU_USER_HANDLER_DO_BESIDE,     /* call, from another thread, while another one is under way; RETURNED follows */
     MU_USER_HANDLER_DO_SAY_SLOW,   /* call: it has not returned, and another one waits for it */
+    MU_USER_HANDLER_DO_SAY_FAILED, /* call, error: nothing else comes of it */
     MU_USER_HANDLER_DO_END,        /* nothing is under way any more, and nothing follows */
     MU_USER_HANDLER_DO_ABANDON,    /* call: it has not returned in time. Nothing follows */
     MU_USER_HANDLER_DO_TELL,       /* tell, which borrows what has come with the event */
@@ -105,6 +108,7 @@ struct mu_user_handler_effect {
     bool ends_round;            /* its store is not ours to use from here on */
     struct muster_store *store; /* NULL: the round has none */
     struct muster_rdzv_event tell;
+    const struct muster_error *error; /* the event's */
 };
 
 #define MU_USER_HANDLER_EFFECTS_MAX 4
@@ -125,7 +129,7 @@ struct mu_user_handler {
     bool left;                                /* LEFT is to be told, before a join begins */
     enum mu_user_handler_end end;
     int64_t round;                   /* that was wanted last, as the handler counts them; -1: none */
-    bool agent_store;                /* the workers of it may use the agent's */
+    bool agent_store;                /* the workers of it may use the agent's; the same after the round */
     uint64_t next_look_ms, pause_ms; /* UINT64_MAX: not to be asked */
     uint64_t slow_at_ms;             /* UINT64_MAX: nothing waits for the call that is under way, or it was named */
     uint64_t end_at_ms;              /* UINT64_MAX: nothing has to return */
@@ -138,7 +142,18 @@ void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handle
                           struct mu_user_handler_effects *out);
 uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b); /* when TIME is wanted; UINT64_MAX: never */
 bool mu_user_handler_wants_turn(const struct mu_user_handler *b);
-bool mu_user_handler_use_agent_store(const struct mu_user_handler *b);
+
+#define MU_USER_HANDLER_WARNING_MAX 1280
+/* The text of SAY_SLOW, SAY_FAILED or ABANDON. Returns `text`. */
+const char *mu_user_handler_warning(const struct mu_user_handler *b, const struct mu_user_handler_effect *effect,
+                                    char text[static MU_USER_HANDLER_WARNING_MAX]);
+
+/* ---- Requests to the store of the round ---- */
+
+/* `store`: the round's, NULL: there is none. `under_way`: how many requests are. */
+int mu_user_handler_check_request(const struct muster_store *store, size_t under_way, struct muster_error *reterr);
+/* What this key is called there: the store is the round's, so its keys have no prefix, as with PyTorch's agents. */
+struct muster_slice mu_user_handler_key(const char *run_id, struct muster_slice key);
 
 /* ---- What comes back from the user's code ---- */
 

@@ -12,15 +12,10 @@
 #include "base/log.h"
 #include "handler/user_handler.h"
 #include "kv/kv_lane_uv.h"
-#include "rdzv/round_keys.h"
 
 #include <assert.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <uv.h>
-
-enum { REQUESTS_MAX = 128 }; /* requests to the store under way; the agent's machines have fewer */
 
 struct blocking {
     struct mu_handler handler;
@@ -145,30 +140,16 @@ static void drop_call(struct mu_file_job *job)
 
 static const char round_over[] = "the round is over";
 
-/* The store is the round's: its keys have no prefix there, as with PyTorch's agents. */
-static struct muster_slice own_key(const struct blocking *b, struct muster_slice key)
-{
-    char prefix[MU_RDZV_RUN_ID_MAX + MU_ROUND_PREFIX_EXTRA];
-    size_t len;
-
-    mu_round_stock_prefix(prefix, sizeof prefix, b->run_id, -1);
-    len = strlen(prefix);
-    if (key.len > len && memcmp(key.data, prefix, len) == 0)
-        return (struct muster_slice){ (const char *)key.data + len, key.len - len };
-    return key;
-}
-
 static int begin(struct view *view, struct mu_kv_request *request, struct muster_error *reterr)
 {
     const struct blocking *b = view->b;
     struct mu_kv_request asked = *request;
+    int rc = mu_user_handler_check_request(b->store, view->lane.count, reterr);
 
-    if (b->store == NULL)
-        return mu_fail(reterr, MUSTER_ECANCELED, "there is no round, or it has no store");
-    if (view->lane.count == REQUESTS_MAX)
-        return mu_fail(reterr, MUSTER_ELIMIT, "%d requests are under way", REQUESTS_MAX);
+    if (rc < 0)
+        return rc;
     view->lane.store = b->store;
-    asked.key = own_key(b, request->key);
+    asked.key = mu_user_handler_key(b->run_id, request->key);
     return mu_kv_lane_submit(&view->lane, request, &asked, reterr);
 }
 
@@ -237,9 +218,7 @@ static void tell(const struct blocking *b, struct muster_rdzv_event event)
 
     if (event.error != NULL) {
         error = *event.error;
-        (void)mu_wrap(&error, error.code, "%s rendezvous '%s'",
-                      event.type == MUSTER_RDZV_BACKEND_DOWN ? "keep to" : mu_handler_request_text(event.request),
-                      b->run_id);
+        mu_handler_wrap(&event, b->run_id, &error);
         event.error = &error;
     }
     b->listener(b->ctx, &event);
@@ -255,9 +234,6 @@ static void on_called(struct mu_file_job *job)
     struct muster_error error = call->error;
 
     call->under_way = false;
-    if (call->which == MU_USER_HANDLER_SHUTDOWN && call->error.code < 0)
-        mu_log(MUSTER_LOG_WARNING, "rendezvous handler '%s': shutdown() failed: %s; the result stays as it is",
-               b->backend, call->error.text);
     feed(b, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED,
                                             .call = call->which,
                                             .error = &error,
@@ -354,20 +330,12 @@ static void on_turn(void *ctx)
         feed(b, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TURN });
 }
 
-static void abandon(const struct blocking *b, enum mu_user_handler_call call)
+static void warn(const struct blocking *b, const struct mu_user_handler_effect *effect)
 {
-    mu_rdzv_keep(b->rdzv);
-    mu_log(MUSTER_LOG_WARNING,
-           "rendezvous handler '%s': %s has not returned for %" PRIu64 ".%" PRIu64
-           " s%s; going on without it. Its thread is left behind, and the handler is never freed",
-           b->backend, mu_user_handler_call_text(call), b->machine.end_ms / 1000, b->machine.end_ms % 1000 / 100,
-           call == MU_USER_HANDLER_NEXT ? " after shutdown() was called" : "");
-}
+    char text[MU_USER_HANDLER_WARNING_MAX];
 
-static void say_slow(const struct blocking *b, enum mu_user_handler_call call)
-{
-    mu_log(MUSTER_LOG_WARNING, "rendezvous handler '%s': %s has not returned for %d s; waiting for it", b->backend,
-           mu_user_handler_call_text(call), MU_USER_HANDLER_SLOW_MS / 1000);
+    mu_log(MUSTER_LOG_WARNING, "rendezvous handler '%s': %s", b->backend,
+           mu_user_handler_warning(&b->machine, effect, text));
 }
 
 /* ---- The machine ---- */
@@ -391,14 +359,16 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
         tell(b, effect->tell);
         break;
     case MU_USER_HANDLER_DO_ABANDON:
-        abandon(b, effect->call);
+        mu_rdzv_keep(b->rdzv);
+        warn(b, effect);
         mu_later_turn(&b->later, on_turn, b);
         break;
     case MU_USER_HANDLER_DO_END:
         mu_later_turn(&b->later, on_turn, b);
         break;
     case MU_USER_HANDLER_DO_SAY_SLOW:
-        say_slow(b, effect->call);
+    case MU_USER_HANDLER_DO_SAY_FAILED:
+        warn(b, effect);
         break;
     }
 }
@@ -454,7 +424,7 @@ static void ask(struct muster_handler *handler, enum muster_rdzv_request request
 
 static bool blocking_use_agent_store(const struct muster_handler *handler)
 {
-    return mu_user_handler_use_agent_store(&of(handler)->machine);
+    return of(handler)->machine.agent_store;
 }
 
 static void blocking_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)

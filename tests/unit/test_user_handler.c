@@ -67,6 +67,10 @@ static const char *feed(struct scene *s, struct mu_user_handler_event event)
             (void)snprintf(word, sizeof word, "slow %s", mu_user_handler_call_text(effect->call));
             say(s, word);
             break;
+        case MU_USER_HANDLER_DO_SAY_FAILED:
+            (void)snprintf(word, sizeof word, "failed %s", mu_user_handler_call_text(effect->call));
+            say(s, word);
+            break;
         case MU_USER_HANDLER_DO_END:
             say(s, "end");
             break;
@@ -294,7 +298,7 @@ static void a_round_is_used_only_if_it_is_still_wanted(void **state)
         (void)ask(&s, rows[i].asked);
         assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, 0, 0), rows[i].says);
         assert_ptr_equal(s.store, rows[i].is_used ? &store : NULL);
-        assert_int_equal(mu_user_handler_use_agent_store(&s.b), rows[i].is_used);
+        assert_int_equal(s.b.agent_store, rows[i].is_used);
         if (rows[i].says[0] != '\0')
             assert_int_equal(s.told.round, rows[i].is_used ? 7 : -1);
     }
@@ -319,7 +323,7 @@ static void the_agents_store_is_used_where_the_handler_said_the_address(void **s
         s.info.bootstrap.master_port = rows[i].port;
         assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "next_rendezvous()");
         assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, 0, 0), "tell joined");
-        assert_int_equal(mu_user_handler_use_agent_store(&s.b), rows[i].is_used);
+        assert_int_equal(s.b.agent_store, rows[i].is_used);
     }
 }
 
@@ -409,7 +413,7 @@ static void the_end_of_the_job_shuts_down(void **state)
     assert_string_equal(returns(&s, MU_USER_HANDLER_WAITING, 0, 1),
                         "a call of the round's store"); /* nothing is told any more */
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "shutdown()");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, MUSTER_ELOST, 0), "free()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, MUSTER_ELOST, 0), "failed shutdown(), free()");
     assert_string_equal(returns(&s, MU_USER_HANDLER_FREE, 0, 0), "end");
     (void)in_a_round(&s, false);
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
@@ -767,6 +771,78 @@ static void a_leave_and_a_free_inside_of_a_tell_end_it(void **state)
     }
 }
 
+/* ---- Texts, and requests to the store ---- */
+
+static void a_warning_says_what_happens_next(void **state)
+{
+    const struct muster_error error = { .code = MUSTER_ELOST, .text = "it is gone" };
+    const struct {
+        struct mu_user_handler_effect effect;
+        const char *text;
+    } rows[] = {
+        { { .type = MU_USER_HANDLER_DO_SAY_SLOW, .call = MU_USER_HANDLER_WAITING },
+          "num_nodes_waiting() has not returned for 5 s; waiting for it" },
+        { { .type = MU_USER_HANDLER_DO_SAY_FAILED, .call = MU_USER_HANDLER_SHUTDOWN, .error = &error },
+          "shutdown() failed: it is gone; the result stays as it is" },
+        { { .type = MU_USER_HANDLER_DO_ABANDON, .call = MU_USER_HANDLER_FREE },
+          "free() has not returned for 1.0 s; going on without it. Its thread is left behind, and the handler is "
+          "never freed" },
+        { { .type = MU_USER_HANDLER_DO_ABANDON, .call = MU_USER_HANDLER_NEXT },
+          "next_rendezvous() has not returned for 1.0 s after shutdown() was called; going on without it. Its thread "
+          "is left behind, and the handler is never freed" },
+    };
+    char text[MU_USER_HANDLER_WARNING_MAX];
+    struct scene s;
+
+    (void)state;
+    (void)begin(&s, false);
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_string_equal(mu_user_handler_warning(&s.b, &rows[i].effect, text), rows[i].text);
+}
+
+static void a_shutdown_that_fails_is_said(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    (void)in_a_round(&s, false);
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "shutdown()");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, MUSTER_ELOST, 0), "failed shutdown(), end");
+}
+
+static void keys_of_the_round_lose_their_prefix(void **state)
+{
+    static const struct {
+        const char *key, *expected;
+    } rows[] = {
+        { "job/agent/x", "agent/x" },
+        { "job/", "job/" },
+        { "other/x", "other/x" },
+        { "x", "x" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_slice key = mu_user_handler_key("job", muster_str(rows[i].key));
+
+        assert_int_equal(key.len, strlen(rows[i].expected));
+        assert_memory_equal(key.data, rows[i].expected, key.len);
+    }
+}
+
+static void a_request_needs_a_store_and_room(void **state)
+{
+    const struct muster_store *store = (const struct muster_store *)&store; /* only compared */
+    struct muster_error error;
+
+    (void)state;
+    assert_int_equal(mu_user_handler_check_request(NULL, 0, &error), MUSTER_ECANCELED);
+    assert_int_equal(mu_user_handler_check_request(store, MU_USER_HANDLER_REQUESTS_MAX - 1, &error), 0);
+    assert_int_equal(mu_user_handler_check_request(store, MU_USER_HANDLER_REQUESTS_MAX, &error), MUSTER_ELIMIT);
+    assert_string_equal(error.text, "128 requests are under way");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -798,6 +874,10 @@ int main(void)
         cmocka_unit_test(without_threads_there_are_no_calls),
         cmocka_unit_test(a_round_that_nobody_wants_any_more_is_not_used),
         cmocka_unit_test(a_leave_and_a_free_inside_of_a_tell_end_it),
+        cmocka_unit_test(a_warning_says_what_happens_next),
+        cmocka_unit_test(a_shutdown_that_fails_is_said),
+        cmocka_unit_test(keys_of_the_round_lose_their_prefix),
+        cmocka_unit_test(a_request_needs_a_store_and_room),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
