@@ -39,6 +39,9 @@ enum mu_rdzv_trace_kind mu_rdzv_trace_of_action(enum mu_rdzv_action action)
 
 /* ---- Words ---- */
 
+#define OF " of the rendezvous '%j'."
+#define PENDING " Pending sync."
+
 static void add_nodes(struct mu_words *w, const struct mu_node *nodes, size_t count)
 {
     char node[MU_NODE_TEXT_MAX];
@@ -56,111 +59,74 @@ static const char *kind_of(const struct muster_error *error)
     return mu_event_error_kind(mu_blocking_store_error(error->code));
 }
 
-/* A node goes into one of the document's lists, or out of it. */
-static void add_move(struct mu_words *w, const char *me, const char *move, int64_t round, const char *run_id)
+/* What is said of each; of those that are not here, the error alone. The fields are in add_field(). */
+static const char *const texts[] = {
+#define SAYS(kind, text) [MU_RDZV_TRACE_##kind] = (text)
+    SAYS(HOSTS, "Process %p hosts the TCP store for the C10d rendezvous backend."),
+    SAYS(ATTEMPTS, "The node '%n' attempts to join the next round of the rendezvous '%j'."),
+    SAYS(JOINED, "The node '%n' has joined round %r of the rendezvous '%j' as rank %k in a world of size %w."),
+    SAYS(KEEPS_ALIVE, "The node '%n' updated its keep-alive heartbeat time for the rendezvous '%j'." PENDING),
+    SAYS(ADDS_TO_PARTICIPANTS, "The node '%n' added itself to the participants of round %r" OF PENDING),
+    SAYS(ADDS_TO_WAIT_LIST, "The node '%n' added itself to the wait list of round %R" OF PENDING),
+    SAYS(ADDS_TO_REDUNDANCY_LIST, "The node '%n' added itself to the redundancy list of round %R" OF PENDING),
+    SAYS(REMOVES_FROM_PARTICIPANTS, "The node '%n' removed itself from the participants of round %r" OF PENDING),
+    SAYS(REMOVES_FROM_WAIT_LIST, "The node '%n' removed itself from the wait list of round %R" OF PENDING),
+    SAYS(REMOVES_FROM_REDUNDANCY_LIST, "The node '%n' removed itself from the redundant list of round %R" OF PENDING),
+    SAYS(MARKS_COMPLETE, "The node '%n' marked round %r of the rendezvous '%j' as complete." PENDING),
+    SAYS(MARKS_CLOSED, "The node '%n' marked the rendezvous '%j' as closed." PENDING),
+    SAYS(DEAD_REMOVED, "As part of the sync operation the node(s) %d have been removed from the rendezvous '%j' since "
+                       "they had no heartbeat."),
+    SAYS(SYNCED, "The node '%n' has successfully synced its local changes with other nodes in the rendezvous '%j'."),
+    SAYS(STALE, "The node '%n' has a stale state and failed to sync its local changes with other nodes in the "
+                "rendezvous '%j'."),
+    SAYS(BEAT, "The node '%n' has sent a keep-alive heartbeat to the rendezvous '%j'."),
+    SAYS(CLOSED, "The node '%n' has closed the rendezvous '%j'."),
+    SAYS(LEFT, "The node '%n' has left the rendezvous '%j'."),
+    SAYS(SHUTDOWN_FAILED, "The node '%n' has failed to shutdown the rendezvous '%j' due to an error of type %e."),
+    SAYS(BEAT_FAILED, "The node '%n' has failed to send a keep-alive heartbeat to the rendezvous '%j' due to an error "
+                      "of type %e."),
+    [MU_RDZV_TRACE_BACKEND_FAILED] = NULL, /* the last of all */
+#undef SAYS
+};
+
+static void add_field(struct mu_words *w, char field, const struct mu_teller *who, const struct mu_rdzv_trace *story)
 {
-    mu_words_add(w, "The node '%s' %s of round %" PRId64 " of the rendezvous '%s'. Pending sync.", me, move, round,
-                 run_id);
+    char node[MU_NODE_TEXT_MAX];
+
+    if (field == 'n') /* this node */
+        mu_words_add(w, "%s", mu_node_text(&who->node, node));
+    else if (field == 'p') /* its process */
+        mu_words_add(w, "%" PRId64, who->node.pid);
+    else if (field == 'j')
+        mu_words_add(w, "%s", who->run_id);
+    else if (field == 'r' || field == 'R') /* the round, or the next one */
+        mu_words_add(w, "%" PRId64, story->round + (field == 'R'));
+    else if (field == 'k')
+        mu_words_add(w, "%" PRId64, story->rank);
+    else if (field == 'w')
+        mu_words_add(w, "%" PRId64, story->world_size);
+    else if (field == 'd') /* dead ones */
+        add_nodes(w, story->nodes, story->nodes_count);
+    else if (field == 'e')
+        mu_words_add(w, "%s", kind_of(story->error));
+    else
+        assert(false);
 }
 
 const char *mu_rdzv_trace_text(const struct mu_teller *who, const struct mu_rdzv_trace *story,
                                char ret_text[static MU_RDZV_TRACE_TEXT_MAX])
 {
     struct mu_words w = { .text = ret_text, .room = MU_RDZV_TRACE_TEXT_MAX };
-    char me[MU_NODE_TEXT_MAX];
-    const char *run_id = who->run_id;
+    const char *text = texts[story->kind], *field;
 
     ret_text[0] = '\0';
-    (void)mu_node_text(&who->node, me);
-    switch (story->kind) {
-    case MU_RDZV_TRACE_HOSTS:
-        mu_words_add(&w, "Process %" PRId64 " hosts the TCP store for the C10d rendezvous backend.", who->node.pid);
-        break;
-    case MU_RDZV_TRACE_ATTEMPTS:
-        mu_words_add(&w, "The node '%s' attempts to join the next round of the rendezvous '%s'.", me, run_id);
-        break;
-    case MU_RDZV_TRACE_JOINED:
-        mu_words_add(&w,
-                     "The node '%s' has joined round %" PRId64 " of the rendezvous '%s' as rank %" PRId64
-                     " in a world of size %" PRId64 ".",
-                     me, story->round, run_id, story->rank, story->world_size);
-        break;
-    case MU_RDZV_TRACE_KEEPS_ALIVE:
-        mu_words_add(&w, "The node '%s' updated its keep-alive heartbeat time for the rendezvous '%s'. Pending sync.",
-                     me, run_id);
-        break;
-    case MU_RDZV_TRACE_ADDS_TO_PARTICIPANTS:
-        add_move(&w, me, "added itself to the participants", story->round, run_id);
-        break;
-    case MU_RDZV_TRACE_ADDS_TO_WAIT_LIST:
-        add_move(&w, me, "added itself to the wait list", story->round + 1, run_id);
-        break;
-    case MU_RDZV_TRACE_ADDS_TO_REDUNDANCY_LIST:
-        add_move(&w, me, "added itself to the redundancy list", story->round + 1, run_id);
-        break;
-    case MU_RDZV_TRACE_REMOVES_FROM_PARTICIPANTS:
-        add_move(&w, me, "removed itself from the participants", story->round, run_id);
-        break;
-    case MU_RDZV_TRACE_REMOVES_FROM_WAIT_LIST:
-        add_move(&w, me, "removed itself from the wait list", story->round + 1, run_id);
-        break;
-    case MU_RDZV_TRACE_REMOVES_FROM_REDUNDANCY_LIST:
-        add_move(&w, me, "removed itself from the redundant list", story->round + 1, run_id);
-        break;
-    case MU_RDZV_TRACE_MARKS_COMPLETE:
-        mu_words_add(&w, "The node '%s' marked round %" PRId64 " of the rendezvous '%s' as complete. Pending sync.", me,
-                     story->round, run_id);
-        break;
-    case MU_RDZV_TRACE_MARKS_CLOSED:
-        mu_words_add(&w, "The node '%s' marked the rendezvous '%s' as closed. Pending sync.", me, run_id);
-        break;
-    case MU_RDZV_TRACE_DEAD_REMOVED:
-        mu_words_add(&w, "As part of the sync operation the node(s) ");
-        add_nodes(&w, story->nodes, story->nodes_count);
-        mu_words_add(&w, " have been removed from the rendezvous '%s' since they had no heartbeat.", run_id);
-        break;
-    case MU_RDZV_TRACE_SYNCED:
-        mu_words_add(&w,
-                     "The node '%s' has successfully synced its local changes with other nodes in the rendezvous '%s'.",
-                     me, run_id);
-        break;
-    case MU_RDZV_TRACE_STALE:
-        mu_words_add(
-            &w,
-            "The node '%s' has a stale state and failed to sync its local changes with other nodes in the rendezvous "
-            "'%s'.",
-            me, run_id);
-        break;
-    case MU_RDZV_TRACE_BEAT:
-        mu_words_add(&w, "The node '%s' has sent a keep-alive heartbeat to the rendezvous '%s'.", me, run_id);
-        break;
-    case MU_RDZV_TRACE_CLOSED:
-        mu_words_add(&w, "The node '%s' has closed the rendezvous '%s'.", me, run_id);
-        break;
-    case MU_RDZV_TRACE_LEFT:
-        mu_words_add(&w, "The node '%s' has left the rendezvous '%s'.", me, run_id);
-        break;
-    case MU_RDZV_TRACE_SHUTDOWN_FAILED:
-        mu_words_add(&w, "The node '%s' has failed to shutdown the rendezvous '%s' due to an error of type %s.", me,
-                     run_id, kind_of(story->error));
-        break;
-    case MU_RDZV_TRACE_BEAT_FAILED:
-        mu_words_add(
-            &w,
-            "The node '%s' has failed to send a keep-alive heartbeat to the rendezvous '%s' due to an error of type "
-            "%s.",
-            me, run_id, kind_of(story->error));
-        break;
-    case MU_RDZV_TRACE_JOIN_FAILED:
-    case MU_RDZV_TRACE_IS_CLOSED_FAILED:
-    case MU_RDZV_TRACE_SET_CLOSED_FAILED:
-    case MU_RDZV_TRACE_NODES_WAITING_FAILED:
-    case MU_RDZV_TRACE_SYNC_FAILED:
-    case MU_RDZV_TRACE_LEAVE_FAILED:
-    case MU_RDZV_TRACE_CREATE_FAILED:
-    case MU_RDZV_TRACE_BACKEND_FAILED:
+    if (text == NULL)
         mu_words_add(&w, "%s: %s", kind_of(story->error), story->error->text);
-        break;
+    for (; text != NULL && *text != '\0'; text = *field == '\0' ? field : field + 2) {
+        field = strchrnul(text, '%');
+        mu_words_add(&w, "%.*s", (int)(field - text), text);
+        if (*field != '\0')
+            add_field(&w, field[1], who, story);
     }
     return ret_text;
 }

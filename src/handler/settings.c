@@ -13,6 +13,28 @@
 #define READ_TIMEOUT_MAX_S 100000000
 
 static const char blanks[] = " \t\n\v\f\r";
+static const char attempts_key[] = "keep_alive_max_attempt";
+
+/* Options that are times, and their place in the settings. */
+static const struct {
+    const char *key;
+    size_t offset;
+    bool zero_is_fine;
+} times[] = {
+    { "join_timeout", offsetof(struct mu_rdzv_settings, join_ms), false },
+    { "last_call_timeout", offsetof(struct mu_rdzv_settings, last_call_ms), false },
+    { "close_timeout", offsetof(struct mu_rdzv_settings, close_ms), false },
+    { "heartbeat_timeout", offsetof(struct mu_rdzv_settings, heartbeat_ms), false },
+    { "keep_alive_interval", offsetof(struct mu_rdzv_settings, keep_alive_ms), false },
+    { "lost_node_wait", offsetof(struct mu_rdzv_settings, lost_node_wait_ms), true },
+    { "store_lost_timeout", offsetof(struct mu_rdzv_settings, store_lost_ms), true },
+};
+#define TIMES_COUNT (sizeof times / sizeof times[0])
+
+static uint64_t *time_of(const struct mu_rdzv_settings *settings, size_t index)
+{
+    return (uint64_t *)((uintptr_t)settings + times[index].offset);
+}
 
 const char *mu_rdzv_duration_text(int64_t ms, char text[static MU_RDZV_DURATION_MAX])
 {
@@ -69,31 +91,22 @@ int mu_rdzv_check_nodes(int64_t nodes_min, int64_t nodes_max, struct muster_erro
     return 0;
 }
 
+static int check_attempts(int64_t count, struct muster_error *reterr)
+{
+    if (count >= 1 && count <= ATTEMPTS_MAX)
+        return 0;
+    return mu_fail(reterr, MUSTER_EINVAL, "%s: %" PRId64 " is not in 1..%" PRId64, attempts_key, count, ATTEMPTS_MAX);
+}
+
 int mu_rdzv_settings_check(const char *run_id, const struct mu_rdzv_settings *settings, struct muster_error *reterr)
 {
-    const struct {
-        const char *part;
-        uint64_t ms;
-        bool zero_is_fine;
-    } times[] = {
-        { "join_timeout", settings->join_ms, false },
-        { "last_call_timeout", settings->last_call_ms, false },
-        { "close_timeout", settings->close_ms, false },
-        { "heartbeat_timeout", settings->heartbeat_ms, false },
-        { "keep_alive_interval", settings->keep_alive_ms, false },
-        { "lost_node_wait", settings->lost_node_wait_ms, true },
-        { "store_lost_timeout", settings->store_lost_ms, true },
-    };
     int rc = check_run_id(run_id, reterr);
 
     if (rc == 0)
         rc = mu_rdzv_check_nodes(settings->nodes_min, settings->nodes_max, reterr);
-    for (size_t i = 0; i < sizeof times / sizeof times[0] && rc == 0; i++)
-        rc = check_duration(times[i].part, times[i].ms, times[i].zero_is_fine, reterr);
-    if (rc == 0 && (settings->keep_alive_attempts < 1 || settings->keep_alive_attempts > ATTEMPTS_MAX))
-        rc = mu_fail(reterr, MUSTER_EINVAL, "keep_alive_max_attempt: %d is not in 1..%" PRId64,
-                     (int)settings->keep_alive_attempts, ATTEMPTS_MAX);
-    return rc;
+    for (size_t i = 0; i < TIMES_COUNT && rc == 0; i++)
+        rc = check_duration(times[i].key, *time_of(settings, i), times[i].zero_is_fine, reterr);
+    return rc < 0 ? rc : check_attempts((int)settings->keep_alive_attempts, reterr);
 }
 
 /* ---- From options ---- */
@@ -115,16 +128,14 @@ static int read_seconds(const struct muster_rdzv_params *params, const char *key
 
 static int read_attempts(const struct muster_rdzv_params *params, unsigned *attempts, struct muster_error *reterr)
 {
-    static const char key[] = "keep_alive_max_attempt";
-    int64_t count;
-    int rc = muster_rdzv_params_get_as_int(params, key, (int64_t)*attempts, &count, reterr);
+    int64_t count = 0;
+    int rc = muster_rdzv_params_get_as_int(params, attempts_key, (int64_t)*attempts, &count, reterr);
 
-    if (rc < 0)
-        return rc;
-    if (count < 1 || count > ATTEMPTS_MAX)
-        return mu_fail(reterr, MUSTER_EINVAL, "%s: %" PRId64 " is not in 1..%" PRId64, key, count, ATTEMPTS_MAX);
-    *attempts = (unsigned)count;
-    return 0;
+    if (rc == 0)
+        rc = check_attempts(count, reterr);
+    if (rc == 0)
+        *attempts = (unsigned)count;
+    return rc;
 }
 
 /* A number as Python's float() takes it, of seconds. What is above all bounds is bounded where it is used. */
@@ -165,24 +176,12 @@ int mu_rdzv_settings_from_params(const struct muster_rdzv_params *params, struct
                                  struct muster_error *reterr)
 {
     struct mu_rdzv_settings settings = MU_RDZV_SETTINGS_DEFAULT;
-    const struct {
-        const char *key;
-        uint64_t *ms;
-    } times[] = {
-        { "join_timeout", &settings.join_ms },
-        { "last_call_timeout", &settings.last_call_ms },
-        { "close_timeout", &settings.close_ms },
-        { "heartbeat_timeout", &settings.heartbeat_ms },
-        { "keep_alive_interval", &settings.keep_alive_ms },
-        { "lost_node_wait", &settings.lost_node_wait_ms },
-        { "store_lost_timeout", &settings.store_lost_ms },
-    };
     int rc = 0;
 
     settings.nodes_min = muster_rdzv_params_min_nodes(params);
     settings.nodes_max = muster_rdzv_params_max_nodes(params);
-    for (size_t i = 0; i < sizeof times / sizeof times[0] && rc == 0; i++)
-        rc = read_seconds(params, times[i].key, times[i].ms, reterr);
+    for (size_t i = 0; i < TIMES_COUNT && rc == 0; i++)
+        rc = read_seconds(params, times[i].key, time_of(&settings, i), reterr);
     if (rc == 0)
         rc = read_attempts(params, &settings.keep_alive_attempts, reterr);
     if (rc == 0)
