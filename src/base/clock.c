@@ -1,6 +1,7 @@
 /* Time, waiting on it, and threads that stay out of the way of signals. */
 #include "base/clock.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/random.h>
 #include <time.h>
@@ -27,6 +28,14 @@ int64_t mu_wall_us(void)
 
     (void)clock_gettime(CLOCK_REALTIME, &now);
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+void mu_pause_ms(int64_t ms)
+{
+    struct timespec time = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+
+    while (nanosleep(&time, &time) < 0 && errno == EINTR)
+        continue;
 }
 
 uint64_t mu_fresh_seed(void)

@@ -11,6 +11,8 @@ int64_t mu_clock_ms(void);          /* monotonic */
 int64_t mu_clock_in_ms(int64_t ms); /* that long from now (0 or more); at most INT64_MAX, which never comes */
 int64_t mu_wall_us(void);           /* by the clock on the wall, since 1970; for the record, not for waiting */
 
+void mu_pause_ms(int64_t ms); /* of this thread; 0: none */
+
 /* A random number that only has to differ between processes and moments: where the kernel gives none, time and pid. */
 uint64_t mu_fresh_seed(void);
 

@@ -5,10 +5,6 @@
 #include "kv/blocking_etcd_store_uv.h"
 #include "rdzv/classic.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <time.h>
-
 /* *ret_place borrows from the parameters; root: of the keys in etcd. */
 static int find_place(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
                       char root[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr)
@@ -77,14 +73,6 @@ int muster_rdzv_etcd_new(const struct muster_etcd_config *given, const char *pre
 
 /* ---- Extra data ---- */
 
-static void rest(uint64_t ms)
-{
-    struct timespec pause = { .tv_nsec = (long)ms * 1000000 };
-
-    if (ms > 0)
-        (void)nanosleep(&pause, NULL);
-}
-
 static int find_path(struct muster_rdzv *rdzv, int64_t round, struct muster_store **ret_store,
                      char path[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr)
 {
@@ -97,7 +85,7 @@ static int find_path(struct muster_rdzv *rdzv, int64_t round, struct muster_stor
         return mu_fail(reterr, MUSTER_EINVAL, "extra data: the handler is not one of the etcd back end");
     rc = find_place(params, &place, root, reterr);
     if (rc == 0)
-        (void)snprintf(path, MU_CLASSIC_KEY_MAX, "%.2048s/rdzv/v_%" PRId64 "/extra_data", root, round);
+        mu_extra_data_path(root, round, path);
     return rc;
 }
 
@@ -114,16 +102,12 @@ static int run(struct muster_rdzv *rdzv, int64_t round, int64_t timeout_ms, stru
         return rc;
     while (rc == 0 && extra->state != MU_EXTRA_DONE) {
         struct mu_etcd2_call call = { .request = extra->request };
-        int64_t left_ms;
 
-        rest(extra->pause_ms);
-        left_ms = until_ms - mu_clock_ms();
+        mu_pause_ms(extra->pause_ms);
         call.request.key = mu_slice_str(path);
-        call.timeout_ms = left_ms < extra->most_ms ? (uint64_t)left_ms : (uint64_t)extra->most_ms;
-        if (left_ms <= 0) {
-            rc = mu_fail(reterr, MUSTER_ETIMEOUT, "timed out");
+        rc = mu_extra_data_time(extra, until_ms - mu_clock_ms(), &call.timeout_ms, reterr);
+        if (rc < 0)
             break;
-        }
         rc = mu_etcd_store_call(store, &call);
         rc = mu_extra_data_step(extra, rc, call.unsure, call.status, &call.answer, &call.error, reterr);
         mu_etcd2_answer_done(&call.answer);

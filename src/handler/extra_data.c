@@ -3,7 +3,9 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static void read_next(struct mu_extra_data *e)
@@ -17,6 +19,19 @@ void mu_extra_data_init(struct mu_extra_data *e, const char *key, const char *va
 {
     *e = (struct mu_extra_data){ .key = key, .value = value };
     read_next(e);
+}
+
+void mu_extra_data_path(const char *root, int64_t round, char path[static MU_CLASSIC_KEY_MAX])
+{
+    (void)snprintf(path, MU_CLASSIC_KEY_MAX, "%.2048s/rdzv/v_%" PRId64 "/extra_data", root, round);
+}
+
+int mu_extra_data_time(const struct mu_extra_data *e, int64_t left_ms, uint64_t *ret_ms, struct muster_error *reterr)
+{
+    if (left_ms <= 0)
+        return mu_fail(reterr, MUSTER_ETIMEOUT, "timed out");
+    *ret_ms = (uint64_t)(left_ms < e->most_ms ? left_ms : e->most_ms);
+    return 0;
 }
 
 /* The map that is there; NULL and 0: there is none. */

@@ -103,16 +103,26 @@ const struct mu_plugin_ask *mu_plugin_early(const struct mu_plugin_asks *asks)
     return NULL;
 }
 
-struct muster_rdzv_event mu_plugin_answer_instead(struct mu_plugin_asks *asks, enum muster_rdzv_request request,
-                                                  const struct muster_error *error)
+bool mu_plugin_answer_early(struct mu_plugin_asks *asks, const char *name, struct muster_error *ret_error,
+                            struct muster_rdzv_event *ret_event)
 {
-    forget(asks, request);
-    return (struct muster_rdzv_event){ .size = sizeof(struct muster_rdzv_event),
-                                       .type = request == MUSTER_RDZV_REQUEST_LOOK ? MUSTER_RDZV_LOOKED
-                                                                                   : MUSTER_RDZV_FAILED,
-                                       .round = -1,
-                                       .request = request,
-                                       .error = error };
+    const struct mu_plugin_ask *early = mu_plugin_early(asks);
+    bool is_look;
+
+    if (early == NULL)
+        return false;
+    (void)mu_fail(
+        ret_error, MUSTER_EINTERNAL,
+        "the rendezvous back end '%s' told '%s' inside of a call; expected that it tells later, from the loop", name,
+        muster_rdzv_event_name(early->told));
+    is_look = early->request == MUSTER_RDZV_REQUEST_LOOK;
+    *ret_event = (struct muster_rdzv_event){ .size = sizeof *ret_event,
+                                             .type = is_look ? MUSTER_RDZV_LOOKED : MUSTER_RDZV_FAILED,
+                                             .round = -1,
+                                             .request = early->request,
+                                             .error = ret_error };
+    forget(asks, early->request);
+    return true;
 }
 
 /* ---- The handler it created ---- */

@@ -35,9 +35,9 @@ enum mu_plugin_event mu_plugin_take_event(struct mu_plugin_asks *asks, const str
                                           struct muster_rdzv_event *ret_whole);
 /* The oldest ask with an early event, until the next call; NULL: none. */
 const struct mu_plugin_ask *mu_plugin_early(const struct mu_plugin_asks *asks);
-/* The answer to `request` instead of that. */
-struct muster_rdzv_event mu_plugin_answer_instead(struct mu_plugin_asks *asks, enum muster_rdzv_request request,
-                                                  const struct muster_error *error);
+/* What its owner is told instead, of the back end `name`: the ask has failed. It is not asked any more. */
+bool mu_plugin_answer_early(struct mu_plugin_asks *asks, const char *name, struct muster_error *ret_error,
+                            struct muster_rdzv_event *ret_event);
 
 /* The call that creates the handler of the back end `name` has returned rc: 0 if *handler is accepted. A call that has
  * failed gave none: *handler is NULL then. */

@@ -295,17 +295,11 @@ static void plugin_free(struct muster_handler *handler, void (*done)(void *ctx),
 static void on_told_early(void *ctx)
 {
     struct wrapper *w = ctx;
-    const struct mu_plugin_ask *early = mu_plugin_early(&w->asks);
     struct muster_error error;
     struct muster_rdzv_event event;
 
-    if (w->state != SERVING || early == NULL)
+    if (w->state != SERVING || !mu_plugin_answer_early(&w->asks, name_of(w), &error, &event))
         return;
-    (void)mu_fail(
-        &error, MUSTER_EINTERNAL,
-        "the rendezvous back end '%s' told '%s' inside of a call; expected that it tells later, from the loop",
-        name_of(w), muster_rdzv_event_name(early->told));
-    event = mu_plugin_answer_instead(&w->asks, early->request, &error);
     mu_later_turn(&w->later, on_told_early, w);
     w->listener(w->listener_ctx, &event);
 }

@@ -6,10 +6,8 @@
 #include "handler/retry.h"
 #include "store/listen.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Is `member` there, in a table that may be shorter than ours? */
@@ -45,14 +43,6 @@ bool muster_rdzv_use_agent_store(const struct muster_rdzv *rdzv)
     return HAS(rdzv, use_agent_store) && rdzv->ops->use_agent_store(rdzv);
 }
 
-static void pause_for(int64_t ms)
-{
-    struct timespec time = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
-
-    while (nanosleep(&time, &time) < 0 && errno == EINTR)
-        continue;
-}
-
 int mu_rdzv_next_unless(struct muster_rdzv *rdzv, const atomic_bool *unwanted, struct muster_rdzv_info *ret_info,
                         struct muster_error *reterr)
 {
@@ -65,10 +55,9 @@ int mu_rdzv_next_unless(struct muster_rdzv *rdzv, const atomic_bool *unwanted, s
         rc = HAS(rdzv, next_rendezvous) ? rdzv->ops->next_rendezvous(rdzv, ret_info, why)
                                         : not_supported(rdzv, "next_rendezvous", why);
         pause_ms = mu_retry_pause_ms(&retry, rc, mu_clock_ms());
-        if (pause_ms > 0)
-            pause_for(pause_ms);
         if (pause_ms < 0)
             break;
+        mu_pause_ms(pause_ms);
         if (unwanted != NULL && atomic_load(unwanted))
             return rc;
     }

@@ -1,6 +1,7 @@
 /* The static rendezvous on a loop: drives static_group.c, which decides. Events are callbacks of the store's client and
  * server and of one timer; effects are calls of both. What the owner is told, and what must not be done inside of a
  * callback, comes at a later turn of the loop. */
+#include "base/clock.h"
 #include "handler/bind_uv.h"
 #include "handler/static_group.h"
 #include "kv/later_uv.h"
@@ -9,10 +10,8 @@
 #include "store/table.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 struct handler {
@@ -432,27 +431,20 @@ int mu_static_start_at(uv_loop_t *loop, struct mu_static_place *place, const cha
 {
     char hostname[MU_HANDLER_NAME_MAX];
     struct handler *h = calloc(1, sizeof *h);
-    uint64_t seed = 0;
-    int rc = 0;
 
     if (h != NULL)
         h->name = strdup(mu_handler_node_name(local_addr, hostname));
-    if (h == NULL || h->name == NULL)
-        rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
-    else if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-        rc = mu_fail_errno(reterr, errno, "get random bytes");
-    if (rc < 0) {
-        free(h == NULL ? NULL : h->name);
+    if (h == NULL || h->name == NULL) {
         free(h);
         mu_static_place_done(place);
-        return rc;
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
     }
     h->base = (struct mu_handler){ .base = { &handler_ops }, .ops = &agent_ops, .ask = ask };
     h->place = *place;
     h->loop = loop;
     h->listener = listener;
     h->ctx = ctx;
-    mu_static_init(&h->group, &h->place, h->name, getpid(), seed);
+    mu_static_init(&h->group, &h->place, h->name, getpid(), mu_fresh_seed());
     mu_later_open(&h->later, loop, NULL);
     (void)uv_timer_init(loop, &h->timer); /* only fills in memory */
     h->timer.data = h;

@@ -145,6 +145,41 @@ static void any_allocation_may_fail(void **state)
     }
 }
 
+static void a_request_ends_with_the_time_that_is_left(void **state)
+{
+    const struct mu_extra_data read = { .most_ms = INT64_MAX }, watch = { .most_ms = MU_EXTRA_WATCH_MS };
+    const struct {
+        const struct mu_extra_data *extra;
+        int64_t left_ms;
+        int rc;
+        uint64_t ms;
+    } rows[] = {
+        { &read, 500, 0, 500 },
+        { &watch, 500, 0, 500 },
+        { &watch, MU_EXTRA_WATCH_MS + 1, 0, MU_EXTRA_WATCH_MS },
+        { &read, 0, MUSTER_ETIMEOUT, 0 },
+        { &watch, -5, MUSTER_ETIMEOUT, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        uint64_t ms = 0;
+
+        assert_int_equal(mu_extra_data_time(rows[i].extra, rows[i].left_ms, &ms, &error), rows[i].rc);
+        assert_int_equal(ms, rows[i].ms);
+    }
+    assert_string_equal(error.text, "timed out");
+}
+
+static void it_is_below_the_round(void **state)
+{
+    char path[MU_CLASSIC_KEY_MAX];
+
+    (void)state;
+    mu_extra_data_path("/p/run_job", 3, path);
+    assert_string_equal(path, "/p/run_job/rdzv/v_3/extra_data");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +191,8 @@ int main(void)
         cmocka_unit_test(a_value_that_is_no_text_comes_as_json),
         cmocka_unit_test(what_cannot_be_read_is_an_error),
         cmocka_unit_test(any_allocation_may_fail),
+        cmocka_unit_test(a_request_ends_with_the_time_that_is_left),
+        cmocka_unit_test(it_is_below_the_round),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,7 +120,8 @@ static void ask_and_tell(struct mu_plugin_asks *asks, enum muster_rdzv_request r
 static void what_was_told_too_early_becomes_an_error(void **state)
 {
     struct mu_plugin_asks asks = { .count = 0 };
-    struct muster_error error = { .code = MUSTER_EINTERNAL };
+    struct muster_error error;
+    struct muster_rdzv_event event;
 
     (void)state;
     assert_null(mu_plugin_early(&asks));
@@ -129,10 +130,15 @@ static void what_was_told_too_early_becomes_an_error(void **state)
     ask_and_tell(&asks, JOIN, MUSTER_RDZV_PROGRESS);
     assert_int_equal(mu_plugin_early(&asks)->request, LOOK);
     assert_int_equal(mu_plugin_early(&asks)->told, MUSTER_RDZV_LOOKED);
-    assert_int_equal(mu_plugin_answer_instead(&asks, LOOK, &error).type, MUSTER_RDZV_LOOKED);
+    assert_true(mu_plugin_answer_early(&asks, "odd", &error, &event));
+    assert_true(event.type == MUSTER_RDZV_LOOKED && event.request == LOOK && event.error == &error);
+    assert_string_equal(error.text, "the rendezvous back end 'odd' told 'looked' inside of a call; expected that it "
+                                    "tells later, from the loop");
     assert_int_equal(mu_plugin_early(&asks)->request, JOIN);
     assert_int_equal(mu_plugin_early(&asks)->told, MUSTER_RDZV_PROGRESS);
-    assert_int_equal(mu_plugin_answer_instead(&asks, JOIN, &error).type, MUSTER_RDZV_FAILED);
+    assert_true(mu_plugin_answer_early(&asks, "odd", &error, &event));
+    assert_true(event.type == MUSTER_RDZV_FAILED && event.request == JOIN);
+    assert_false(mu_plugin_answer_early(&asks, "odd", &error, &event));
     assert_null(mu_plugin_early(&asks));
     assert_int_equal(asks.count, 1); /* the close goes on */
     ask_and_tell(&asks, JOIN, MUSTER_RDZV_JOINED);
