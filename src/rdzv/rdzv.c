@@ -66,7 +66,7 @@ void mu_rdzv_free(struct mu_rdzv *r)
     mu_doc_done(&r->doc);
     mu_doc_done(&r->incoming);
     mu_buf_done(&r->token);
-    mu_buf_done(&r->out);
+    mu_buf_done(&r->bytes);
     free(r->dead);
     free(r->removed);
     free(r->host_name);
@@ -127,108 +127,108 @@ static void end_close(struct mu_rdzv *r)
 }
 
 /* Answers to what is under way are dropped; a write may still take place. */
-void mu_rdzv_abandon(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_abandon(struct mu_rdzv *r)
 {
     r->maybe_in |= is_writing(r);
     r->main_id = 0;
     r->lost_writes = 0;
     r->write_after_ms = 0;
     mu_rdzv_hold_back(r, false);
-    mu_rdzv_give_turn(r, out);
+    mu_rdzv_give_turn(r);
 }
 
-static void on_join(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+static void on_join(struct mu_rdzv *r)
 {
     assert(!is_joining(r) && r->phase != MU_RDZV_PHASE_LEAVING);
     if (r->phase == MU_RDZV_PHASE_MEMBER) {
-        r->hold_ms = mu_rules_hold_ms(r->hold_ms, now_ms - r->joined_ms);
-        r->exit_since_ms = now_ms;
+        r->hold_ms = mu_rules_hold_ms(r->hold_ms, r->now_ms - r->joined_ms);
+        r->exit_since_ms = r->now_ms;
     }
     mu_rdzv_become(r, MU_RDZV_PHASE_EXITING);
-    r->op_start_ms = now_ms;
-    r->deadline_ms = now_ms + r->settings.join_ms;
+    r->op_start_ms = r->now_ms;
+    r->deadline_ms = r->now_ms + r->settings.join_ms;
     (void)snprintf(r->came, sizeof r->came, "timed out after %llu s: the store has shown no document",
                    (unsigned long long)(r->settings.join_ms / 1000));
     r->spare = r->turn_in_vain = false;
     if (!r->has_turns || is_away(r) || r->turn_state == TURN_HELD)
         mu_rdzv_look_now(r);
     else if (r->turn_state == TURN_NONE)
-        mu_rdzv_take_turn(r, out);           /* we will want to write; the document is read when it is our turn */
+        mu_rdzv_take_turn(r);                /* we will want to write; the document is read when it is our turn */
     if (is_away(r) && r->look == LOOK_RETRY) /* before it is given up, however long the pause has become */
-        r->retry_at_ms = sooner(r->retry_at_ms, now_ms + MU_RDZV_LAST_TRY_MS / 2);
+        r->retry_at_ms = sooner(r->retry_at_ms, r->now_ms + MU_RDZV_LAST_TRY_MS / 2);
 }
 
-static void on_leave(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+static void on_leave(struct mu_rdzv *r)
 {
     if (!r->maybe_in && !is_writing(r)) {
-        mu_rdzv_abandon(r, out);
+        mu_rdzv_abandon(r);
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-        tell(out, MU_PART_TELL_LEFT);
+        tell(r, MU_PART_TELL_LEFT);
         return;
     }
     if (r->main_type == MU_RDZV_DO_SETTLE)
         r->main_id = 0;
     mu_rdzv_become(r, MU_RDZV_PHASE_LEAVING);
-    r->op_start_ms = now_ms;
-    r->deadline_ms = now_ms + r->settings.close_ms;
+    r->op_start_ms = r->now_ms;
+    r->deadline_ms = r->now_ms + r->settings.close_ms;
     r->spare = false;
     mu_rdzv_set_look(r, LOOK_NOW);
 }
 
-static void on_close(struct mu_rdzv *r, uint64_t now_ms)
+static void on_close(struct mu_rdzv *r)
 {
     mu_rdzv_set_close(r, CLOSE_ASKED);
-    r->close_deadline_ms = now_ms + r->settings.close_ms;
+    r->close_deadline_ms = r->now_ms + r->settings.close_ms;
     mu_rdzv_look_now(r);
 }
 
-void mu_rdzv_answer_look(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_answer_look(struct mu_rdzv *r)
 {
     struct mu_part_news *news;
 
     if (!r->looking)
         return;
     r->looking = false;
-    news = tell(out, MU_PART_TELL_LOOKED);
+    news = tell(r, MU_PART_TELL_LOOKED);
     news->round = mu_rdzv_doc_exists(r) ? r->doc.round : -1;
     news->count = (int64_t)r->doc.waiting;
     news->closed = r->doc.closed;
     news->error = r->error.code != 0 ? &r->error : NULL;
 }
 
-static void on_look(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+static void on_look(struct mu_rdzv *r)
 {
     r->looking = true;
-    if (r->copy != COPY_NONE && !is_away(r) && now_ms - r->sights.seen_ms < MU_RDZV_POLL_MS) {
+    if (r->copy != COPY_NONE && !is_away(r) && r->now_ms - r->sights.seen_ms < MU_RDZV_POLL_MS) {
         r->error = (struct muster_error){ 0 };
-        mu_rdzv_answer_look(r, out);
+        mu_rdzv_answer_look(r);
     } else {
         mu_rdzv_look_now(r);
     }
 }
 
-static void on_stop(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+static void on_stop(struct mu_rdzv *r)
 {
-    mu_rdzv_abandon(r, out);
+    mu_rdzv_abandon(r);
     mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
     end_close(r);
     r->looking = false;
     if (r->look == LOOK_NOW)
         mu_rdzv_set_look(r, LOOK_SLOWLY);
-    tell(out, MU_PART_TELL_LEFT);
+    tell(r, MU_PART_TELL_LEFT);
 }
 
 /* ---- What did not work ---- */
 
-void mu_rdzv_fail_join(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_fail_join(struct mu_rdzv *r)
 {
-    mu_rdzv_abandon(r, out);
+    mu_rdzv_abandon(r);
     mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
     mu_rdzv_forget_world(r);
-    tell_failed(r, out, MU_PART_ON_JOIN);
+    tell_failed(r, MU_PART_ON_JOIN);
 }
 
-void mu_rdzv_say_timeout(struct mu_rdzv *r, uint64_t now_ms)
+void mu_rdzv_say_timeout(struct mu_rdzv *r)
 {
     struct muster_error cause = r->error;
 
@@ -236,7 +236,7 @@ void mu_rdzv_say_timeout(struct mu_rdzv *r, uint64_t now_ms)
         (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION,
                       "timed out after %llu s: the store has not answered for %llu s: %s",
                       (unsigned long long)(r->settings.join_ms / 1000),
-                      (unsigned long long)((now_ms - r->away_since_ms) / 1000), cause.text);
+                      (unsigned long long)((r->now_ms - r->away_since_ms) / 1000), cause.text);
     else
         (void)mu_fail(&r->error, MUSTER_ERDZV_TIMEOUT, "%s", r->came);
 }
@@ -250,25 +250,25 @@ static void say_not_done(struct mu_rdzv *r, const char *what)
                   is_away(r) ? cause.text : "");
 }
 
-void mu_rdzv_refuse_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_refuse_close(struct mu_rdzv *r)
 {
     assert(r->close == CLOSE_ASKED);
     end_close(r);
-    tell_failed(r, out, MU_PART_ON_CLOSE);
+    tell_failed(r, MU_PART_ON_CLOSE);
 }
 
-void mu_rdzv_fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_fail_close(struct mu_rdzv *r)
 {
     say_not_done(r, "closed");
-    mu_rdzv_refuse_close(r, out);
+    mu_rdzv_refuse_close(r);
 }
 
-void mu_rdzv_fail_leave(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_fail_leave(struct mu_rdzv *r)
 {
     say_not_done(r, "out of the document");
-    mu_rdzv_abandon(r, out);
+    mu_rdzv_abandon(r);
     mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-    tell_failed(r, out, MU_PART_ON_LEAVE);
+    tell_failed(r, MU_PART_ON_LEAVE);
 }
 
 /* ---- Steps ---- */
@@ -299,49 +299,49 @@ static void note_life(struct mu_rdzv *r, const struct mu_rdzv_event *event)
                     (event->type == MU_RDZV_TURN_CAME && event->found);
 
     if (answered && r->store == STORE_SILENT)
-        r->away_since_ms = event->now_ms;
+        r->away_since_ms = r->now_ms;
 }
 
-static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+static void on_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
     bool main = event->id == r->main_id, turn = event->id == r->turn_id;
 
     if (main && r->main_type == MU_RDZV_DO_WRITE)
-        mu_buf_done(&r->out);
+        mu_buf_done(&r->bytes);
     if (!takes_answer(r, event)) {
         if (event->type == MU_RDZV_TURN) /* we do not want it any more, but somebody waits for its end */
-            push(out, MU_RDZV_DO_TURN_GIVE)->turn = event->turn;
+            push(r, MU_RDZV_DO_TURN_GIVE)->turn = event->turn;
         return;
     }
     note_life(r, event);
     switch (event->type) {
     case MU_RDZV_STATE:
-        mu_rdzv_on_state(r, event, out);
+        mu_rdzv_on_state(r, event);
         break;
     case MU_RDZV_WRITTEN:
-        mu_rdzv_on_written(r, event, out);
+        mu_rdzv_on_written(r, event);
         break;
     case MU_RDZV_SETTLED:
-        mu_rdzv_on_settled(r, event, out);
+        mu_rdzv_on_settled(r, event);
         break;
     case MU_RDZV_RUNG:
-        mu_rdzv_on_rung(r, out);
+        mu_rdzv_on_rung(r);
         break;
     case MU_RDZV_TURN:
-        mu_rdzv_on_turn(r, event, out);
+        mu_rdzv_on_turn(r, event);
         break;
     case MU_RDZV_TURN_CAME:
-        mu_rdzv_on_turn_came(r, event, out);
+        mu_rdzv_on_turn_came(r, event);
         break;
     default:
         assert(event->type == MU_RDZV_REQUEST_FAILED);
         if (main ||
             event->error->code != MUSTER_ETIMEOUT) /* a long wait may run out of time though the store is well */
-            mu_liveness_interrupt(&r->sights, event->now_ms);
+            mu_liveness_interrupt(&r->sights, r->now_ms);
         if (main)
-            mu_rdzv_on_request_failed(r, event, out);
+            mu_rdzv_on_request_failed(r, event);
         else if (turn)
-            mu_rdzv_hold_turn(r, event->now_ms); /* it is only a hint: go on without */
+            mu_rdzv_hold_turn(r); /* it is only a hint: go on without */
         else
             mu_rdzv_set_bell(r, BELL_LATER);
         break;
@@ -370,23 +370,26 @@ void mu_rdzv_step(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct m
     assert(!event->written || event->found);
     check(r);
     out->count = 0;
+    r->out = out;
+    r->now_ms = event->now_ms;
+    r->wall_us = event->wall_us;
     r->removed_count = 0;
     mu_rdzv_note_pause(r, event);
     switch (event->type) {
     case MU_RDZV_JOIN:
-        on_join(r, event->now_ms, out);
+        on_join(r);
         break;
     case MU_RDZV_LEAVE:
-        on_leave(r, event->now_ms, out);
+        on_leave(r);
         break;
     case MU_RDZV_CLOSE:
-        on_close(r, event->now_ms);
+        on_close(r);
         break;
     case MU_RDZV_LOOK:
-        on_look(r, event->now_ms, out);
+        on_look(r);
         break;
     case MU_RDZV_STOP:
-        on_stop(r, out);
+        on_stop(r);
         break;
     case MU_RDZV_HOST:
         mu_rdzv_on_host(r, event->node);
@@ -400,10 +403,10 @@ void mu_rdzv_step(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct m
     case MU_RDZV_TURN:
     case MU_RDZV_TURN_CAME:
     case MU_RDZV_REQUEST_FAILED:
-        on_answer(r, event, out);
+        on_answer(r, event);
         break;
     }
-    mu_rdzv_pump(r, event->now_ms, out);
+    mu_rdzv_pump(r);
     check(r);
 }
 

@@ -18,34 +18,35 @@
 
 /* ---- A value that is no document ---- */
 
-void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value, uint64_t now_ms)
+void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value)
 {
     if (r->value != value)
-        r->value_since_ms = now_ms;
+        r->value_since_ms = r->now_ms;
     r->value = value;
     assert((value != VALUE_GONE && value != VALUE_FOREIGN) || r->size == 0);
 }
 
 /* The document is not for us, and is left as it is. The owner's requests fail at once, a membership after the death
  * age. */
-void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms, struct mu_rdzv_effects *out)
+void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error)
 {
-    mu_rdzv_set_value(r, VALUE_REFUSED, now_ms);
-    mu_rdzv_try_later(r, now_ms);
+    mu_rdzv_set_value(r, VALUE_REFUSED);
+    mu_rdzv_try_later(r);
     r->error = *error;
-    mu_rdzv_answer_look(r, out);
+    mu_rdzv_answer_look(r);
     if (r->close == CLOSE_ASKED)
-        mu_rdzv_refuse_close(r, out);
+        mu_rdzv_refuse_close(r);
     if (is_joining(r)) {
-        mu_rdzv_fail_join(r, out);
+        mu_rdzv_fail_join(r);
     } else if (r->phase == MU_RDZV_PHASE_LEAVING) {
-        mu_rdzv_abandon(r, out);
+        mu_rdzv_abandon(r);
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
-        tell_failed(r, out, MU_PART_ON_LEAVE);
-    } else if (r->phase == MU_RDZV_PHASE_MEMBER && now_ms - r->value_since_ms >= mu_rdzv_death_age_ms(&r->settings)) {
+        tell_failed(r, MU_PART_ON_LEAVE);
+    } else if (r->phase == MU_RDZV_PHASE_MEMBER &&
+               r->now_ms - r->value_since_ms >= mu_rdzv_death_age_ms(&r->settings)) {
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
         mu_rdzv_forget_world(r);
-        tell_failed(r, out, MU_PART_ON_TIME);
+        tell_failed(r, MU_PART_ON_TIME);
     }
 }
 
@@ -114,21 +115,22 @@ uint64_t mu_rdzv_host_lost_ms(const struct mu_rdzv *r)
     return r->store == STORE_REFUSED ? r->refused_since_ms : store_lost_ms(r);
 }
 
-void mu_rdzv_judge_host(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+void mu_rdzv_judge_host(struct mu_rdzv *r)
 {
-    if (now_ms < mu_rdzv_host_lost_ms(r))
+    if (r->now_ms < mu_rdzv_host_lost_ms(r))
         return;
     assert(r->lost_count < r->world.count); /* we are in it, and are not lost */
     for (size_t i = 0; i < r->world.count; i++)
         if (mu_node_equal(&r->world.members[i], &r->host))
             r->lost[r->lost_count++] = r->world.members[i];
-    mu_rdzv_tell_lost(r, out);
+    mu_rdzv_tell_lost(r);
 }
 
-void mu_rdzv_say_store_lost(struct mu_rdzv *r, uint64_t now_ms)
+void mu_rdzv_say_store_lost(struct mu_rdzv *r)
 {
     const char *how = r->store == STORE_REFUSED ? "refused connections" : "not answered";
-    unsigned long long seconds = (now_ms - (r->store == STORE_REFUSED ? r->refused_since_ms : r->away_since_ms)) / 1000;
+    unsigned long long seconds =
+        (r->now_ms - (r->store == STORE_REFUSED ? r->refused_since_ms : r->away_since_ms)) / 1000;
     const char *where = r->endpoint != NULL ? r->endpoint : "its address";
 
     if (is_surplus(r))
@@ -152,15 +154,15 @@ static uint64_t retry_max_ms(const struct mu_rdzv *r)
     return sooner(MU_RDZV_RETRY_MAX_MS, r->settings.keep_alive_ms / 2 + 1);
 }
 
-static uint64_t left_ms(uint64_t until_ms, uint64_t now_ms)
+static uint64_t left_ms(const struct mu_rdzv *r, uint64_t until_ms)
 {
-    return until_ms == NEVER ? NEVER : until_ms > now_ms ? until_ms - now_ms : 0;
+    return until_ms == NEVER ? NEVER : until_ms > r->now_ms ? until_ms - r->now_ms : 0;
 }
 
 /* Something that was due then comes only now: we did not look, and what was not answered meanwhile says nothing. */
-static bool was_paused(const struct mu_rdzv *r, uint64_t now_ms, uint64_t due_ms)
+static bool was_paused(const struct mu_rdzv *r, uint64_t due_ms)
 {
-    return due_ms != NEVER && now_ms > due_ms + r->settings.keep_alive_ms;
+    return due_ms != NEVER && r->now_ms > due_ms + r->settings.keep_alive_ms;
 }
 
 void mu_rdzv_note_pause(struct mu_rdzv *r, const struct mu_rdzv_event *event)
@@ -169,68 +171,68 @@ void mu_rdzv_note_pause(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 
     if (event->type == MU_RDZV_REQUEST_FAILED && event->id != 0 && event->id == r->main_id)
         due_ms = sooner(due_ms, r->main_sent_ms + 2 * r->settings.heartbeat_ms);
-    if (is_away(r) && was_paused(r, event->now_ms, due_ms))
-        r->away_since_ms = r->refused_since_ms = event->now_ms;
+    if (is_away(r) && was_paused(r, due_ms))
+        r->away_since_ms = r->refused_since_ms = r->now_ms;
 }
 
-/* `now_ms` and not when it was asked: we may have paused in between. */
-static void set_store(struct mu_rdzv *r, enum store_state state, uint64_t now_ms)
+/* From now on, and not from when it was asked: we may have paused in between. */
+static void set_store(struct mu_rdzv *r, enum store_state state)
 {
     if (state == STORE_SILENT)
-        r->away_since_ms = now_ms;
+        r->away_since_ms = r->now_ms;
     if (state == STORE_REFUSED)
-        r->refused_since_ms = now_ms;
+        r->refused_since_ms = r->now_ms;
     assert(state != STORE_SILENT || r->store == STORE_HERE);
     assert(state != STORE_REFUSED || r->store == STORE_SILENT);
     r->store = state;
 }
 
 /* Tells that the store is away, and once more when it turns out that nobody listens there. */
-static void note_away(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+static void note_away(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
     enum store_state before = r->store;
     struct mu_part_news *news;
 
     if (before == STORE_HERE)
-        set_store(r, STORE_SILENT, event->now_ms);
+        set_store(r, STORE_SILENT);
     if (event->gone && before != STORE_REFUSED)
-        set_store(r, STORE_REFUSED, event->now_ms);
+        set_store(r, STORE_REFUSED);
     if (r->told_store == r->store || r->phase == MU_RDZV_PHASE_IDLE)
         return;
     r->told_store = r->store;
-    news = tell(out, MU_PART_TELL_BACKEND_DOWN);
+    news = tell(r, MU_PART_TELL_BACKEND_DOWN);
     news->error = &r->error;
-    news->away_ms = before == STORE_HERE ? sooner(event->now_ms - r->main_sent_ms, 2 * r->settings.heartbeat_ms)
-                                         : event->now_ms - r->away_since_ms;
-    news->give_up_in_ms = left_ms(is_joining(r) ? mu_rdzv_join_lost_ms(r) : store_lost_ms(r), event->now_ms);
-    news->host_lost = event->now_ms >= mu_rdzv_host_lost_ms(r); /* see mu_rdzv_judge_host() */
+    news->away_ms = before == STORE_HERE ? sooner(r->now_ms - r->main_sent_ms, 2 * r->settings.heartbeat_ms)
+                                         : r->now_ms - r->away_since_ms;
+    news->give_up_in_ms = left_ms(r, is_joining(r) ? mu_rdzv_join_lost_ms(r) : store_lost_ms(r));
+    news->host_lost = r->now_ms >= mu_rdzv_host_lost_ms(r); /* see mu_rdzv_judge_host() */
 }
 
-void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
     if (event->error->code == MUSTER_ERDZV_STATE) {
-        mu_rdzv_refuse(r, event->error, event->now_ms, out);
+        mu_rdzv_refuse(r, event->error);
         return;
     }
     r->maybe_in |= r->main_type == MU_RDZV_DO_WRITE;
-    mu_rdzv_retry_at(r, event->now_ms + mu_rng_jitter(&r->rng, r->retry_ms, 50));
+    mu_rdzv_retry_at(r, r->now_ms + mu_rng_jitter(&r->rng, r->retry_ms, 50));
     r->retry_ms = sooner(r->retry_ms * 2, retry_max_ms(r));
     r->error = *event->error;
     if (r->phase == MU_RDZV_PHASE_SETTLING)
         mu_rdzv_become(r, MU_RDZV_PHASE_JOINING); /* look again; the round may be another one by then */
-    note_away(r, event, out);
+    note_away(r, event);
     if (is_joining(r) && r->spare && store_lost_ms(r) == NEVER) {
         r->spare = false; /* of what? Unless the store is back in time, and lists us */
-        r->deadline_ms = event->now_ms + r->settings.join_ms;
+        r->deadline_ms = r->now_ms + r->settings.join_ms;
     }
-    mu_rdzv_answer_look(r, out);
+    mu_rdzv_answer_look(r);
 }
 
-void mu_rdzv_is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_is_up(struct mu_rdzv *r)
 {
     assert(r->look != LOOK_RETRY); /* this is the answer */
     if (r->told_store != STORE_HERE)
-        tell(out, MU_PART_TELL_BACKEND_UP);
+        tell(r, MU_PART_TELL_BACKEND_UP);
     r->store = r->told_store = STORE_HERE;
     r->retry_ms = MU_RDZV_RETRY_MS;
 }
@@ -251,12 +253,12 @@ static bool holds_round(const struct mu_rdzv *r)
 
 /* A copy from before a pause of ours may be of a round that the others have left. They have most of the interval to put
  * theirs back first. */
-static bool may_put_back(const struct mu_rdzv *r, uint64_t now_ms)
+static bool may_put_back(const struct mu_rdzv *r)
 {
     uint64_t interval_ms = r->settings.keep_alive_ms;
 
-    return holds_round(r) && (r->value != VALUE_FOREIGN || now_ms - r->sights.seen_ms <= interval_ms ||
-                              now_ms - r->value_since_ms >= interval_ms / 10 * 9);
+    return holds_round(r) && (r->value != VALUE_FOREIGN || r->now_ms - r->sights.seen_ms <= interval_ms ||
+                              r->now_ms - r->value_since_ms >= interval_ms / 10 * 9);
 }
 
 /* Our copy may have older heartbeats than the document that was lost, which would look like silence. So each is made a
@@ -267,11 +269,10 @@ static void renew_heartbeats(struct mu_doc *doc)
         doc->members[i].heartbeat_us++;
 }
 
-static void put_back(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+static void put_back(struct mu_rdzv *r)
 {
     struct plan plan = { .phase = r->phase, .rings = true };
-    int64_t doc_now_us =
-        mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
+    int64_t doc_now_us = mu_liveness_time(&r->sights, &r->me, r->now_ms, r->beat_us, r->beat_sent_ms, r->wall_us);
     int rc;
 
     assert(holds_round(r) && (r->value == VALUE_GONE || r->value == VALUE_FOREIGN));
@@ -279,75 +280,74 @@ static void put_back(struct mu_rdzv *r, const struct mu_rdzv_event *event, struc
     if (rc == 0) {
         renew_heartbeats(&r->doc);
         r->dead_count = 0;
-        rc = mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, event->now_ms, doc_now_us);
+        rc = mu_rdzv_apply(r, &plan, MU_RDZV_KEEP_ALIVE, doc_now_us);
     }
     if (rc == 0)
-        mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
+        mu_rdzv_send_write(r, &plan, doc_now_us);
     else
-        mu_rdzv_try_later(r, event->now_ms);
+        mu_rdzv_try_later(r);
 }
 
 /* Others may hold the document: members look as often as we do. Where it is gone, there are such members if we saw
  * their round; where it was overwritten, there may always be some. */
-static bool others_may_restore(const struct mu_rdzv *r, uint64_t now_ms)
+static bool others_may_restore(const struct mu_rdzv *r)
 {
     const struct mu_doc *last = &r->sights.doc;
     bool theirs =
         is_joining(r) && r->copy == COPY_STORED && last->complete && !mu_doc_has(last, &r->me, MU_DOC_PARTICIPANT);
 
-    return (theirs || r->value == VALUE_FOREIGN) && now_ms - r->value_since_ms < r->settings.keep_alive_ms;
+    return (theirs || r->value == VALUE_FOREIGN) && r->now_ms - r->value_since_ms < r->settings.keep_alive_ms;
 }
 
 /* A new document, at a round that was not there yet: the open one may have been completed unseen. */
-static void begin_anew(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+static void begin_anew(struct mu_rdzv *r)
 {
     const struct mu_doc *last = &r->sights.doc;
 
     mu_doc_reset(&r->incoming, last->dialect); /* there may be others yet who read only that */
     r->incoming.round = r->copy == COPY_STORED ? last->round + 1 : last->round;
     if (r->value == VALUE_GONE)
-        mu_rdzv_set_value(r, VALUE_NONE, event->now_ms);
-    if (mu_rdzv_see(r, &r->incoming, COPY_MADE_UP, event, out) < 0)
-        mu_rdzv_try_later(r, event->now_ms);
+        mu_rdzv_set_value(r, VALUE_NONE);
+    if (mu_rdzv_see(r, &r->incoming, COPY_MADE_UP) < 0)
+        mu_rdzv_try_later(r);
     else
-        mu_rdzv_evaluate(r, event, out);
+        mu_rdzv_evaluate(r);
 }
 
-static void restore(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+static void restore(struct mu_rdzv *r)
 {
     r->sights.any = false; /* nobody is judged by what was before */
-    if (may_put_back(r, event->now_ms))
-        put_back(r, event, out);
-    else if (others_may_restore(r, event->now_ms))
-        mu_rdzv_retry_at(r, event->now_ms + MU_RDZV_POLL_MS / 2);
+    if (may_put_back(r))
+        put_back(r);
+    else if (others_may_restore(r))
+        mu_rdzv_retry_at(r, r->now_ms + MU_RDZV_POLL_MS / 2);
     else
-        begin_anew(r, event, out);
+        begin_anew(r);
 }
 
 /* The store has no document: it is new, or has lost its data. */
-void mu_rdzv_on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+void mu_rdzv_on_missing(struct mu_rdzv *r)
 {
     r->size = 0;
-    mu_rdzv_set_value(r, VALUE_GONE, event->now_ms);
-    restore(r, event, out);
+    mu_rdzv_set_value(r, VALUE_GONE);
+    restore(r);
 }
 
 /* Somebody has written something else there. It is replaced, by compare-and-set, as if there were nothing. */
-void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, const struct muster_error *error,
-                        struct mu_rdzv_effects *out)
+void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, const struct muster_error *error)
 {
     bool first = r->value != VALUE_FOREIGN;
 
-    if (mu_rdzv_keep_token(r, VALUE_FOREIGN, event->token, 0, event->now_ms) < 0) {
-        mu_rdzv_try_later(r, event->now_ms);
+    if (mu_rdzv_keep_token(r, VALUE_FOREIGN, event->token, 0) < 0) {
+        mu_rdzv_try_later(r);
         return;
     }
     (void)mu_fail(&r->error, MUSTER_ERDZV_STATE, "somebody has overwritten the document: %s; %s", error->text,
-                  may_put_back(r, event->now_ms) ? "putting it back" : "waiting for its members to put it back");
+                  may_put_back(r) ? "putting it back" : "waiting for its members to put it back");
     if (first)
-        tell(out, MU_PART_TELL_FOREIGN)->error = &r->error;
-    mu_rdzv_answer_look(r, out);
-    restore(r, event, out);
+        tell(r, MU_PART_TELL_FOREIGN)->error = &r->error;
+    mu_rdzv_answer_look(r);
+    restore(r);
 }
 
 void mu_rdzv_on_host(struct mu_rdzv *r, const struct mu_node *host)

@@ -50,15 +50,16 @@ uint64_t mu_rdzv_beat_wanted_ms(const struct mu_rdzv *r)
     return later(r->beat_due_ms, r->beat_sent_ms + mu_rdzv_death_age_ms(&r->settings) / 3 * 2);
 }
 
-static struct mu_rdzv_moment moment_of(const struct mu_rdzv *r, const struct plan *plan, uint64_t now_ms)
+static struct mu_rdzv_moment moment_of(const struct mu_rdzv *r, const struct plan *plan)
 {
     return (struct mu_rdzv_moment){
-        .now_ms = now_ms,
+        .now_ms = r->now_ms,
         .deadline_ms = mu_rdzv_effective_deadline_ms(r),
-        .keep_alive_due = now_ms >= mu_rdzv_beat_wanted_ms(r) && !plan->beats,
-        .last_call_over = (r->doc.has_deadline && r->sights.doc.has_deadline &&
-                           r->doc.deadline_us == r->sights.doc.deadline_us && now_ms >= mu_rdzv_last_call_end_ms(r)) ||
-                          now_ms >= mu_rdzv_everybody_is_back_ms(r, &r->doc),
+        .keep_alive_due = r->now_ms >= mu_rdzv_beat_wanted_ms(r) && !plan->beats,
+        .last_call_over =
+            (r->doc.has_deadline && r->sights.doc.has_deadline && r->doc.deadline_us == r->sights.doc.deadline_us &&
+             r->now_ms >= mu_rdzv_last_call_end_ms(r)) ||
+            r->now_ms >= mu_rdzv_everybody_is_back_ms(r, &r->doc),
     };
 }
 
@@ -73,17 +74,17 @@ static size_t count_lost(const struct mu_rdzv *r) /* members of our round who ar
     return count;
 }
 
-static bool waits_to_exit(const struct mu_rdzv *r, uint64_t now_ms)
+static bool waits_to_exit(const struct mu_rdzv *r)
 {
-    return mu_rdzv_fails_alike(r, r->exit_since_ms, now_ms) && r->doc.round == r->exit_round && r->doc.complete &&
+    return mu_rdzv_fails_alike(r, r->exit_since_ms) && r->doc.round == r->exit_round && r->doc.complete &&
            !r->doc.closed && r->doc.waiting == 0 && count_lost(r) == 0;
 }
 
-static enum mu_rdzv_action next_in_phase(struct mu_rdzv *r, struct plan *plan, uint64_t now_ms)
+static enum mu_rdzv_action next_in_phase(struct mu_rdzv *r, struct plan *plan)
 {
-    struct mu_rdzv_moment moment = moment_of(r, plan, now_ms);
+    struct mu_rdzv_moment moment = moment_of(r, plan);
 
-    if (plan->phase == MU_RDZV_PHASE_EXITING && waits_to_exit(r, now_ms)) {
+    if (plan->phase == MU_RDZV_PHASE_EXITING && waits_to_exit(r)) {
         moment.deadline_ms = NEVER;
         return mu_rules_keep_alive(&r->doc, &r->me, &moment) == MU_RDZV_KEEP_ALIVE ? MU_RDZV_KEEP_ALIVE : MU_RDZV_SYNC;
     }
@@ -112,24 +113,24 @@ static enum mu_rdzv_action next_in_phase(struct mu_rdzv *r, struct plan *plan, u
     return MU_RDZV_SYNC;
 }
 
-static enum mu_rdzv_action next_action(struct mu_rdzv *r, struct plan *plan, uint64_t now_ms)
+static enum mu_rdzv_action next_action(struct mu_rdzv *r, struct plan *plan)
 {
-    if (r->close == CLOSE_ASKED && !r->doc.closed && now_ms <= r->close_deadline_ms)
+    if (r->close == CLOSE_ASKED && !r->doc.closed && r->now_ms <= r->close_deadline_ms)
         return MU_RDZV_MARK_CLOSED;
-    return next_in_phase(r, plan, now_ms);
+    return next_in_phase(r, plan);
 }
 
 /* May this be written now, on the document as it was just seen? If not, sees to it that it may soon. */
-static bool may_write(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now_ms, struct mu_rdzv_effects *out)
+static bool may_write(struct mu_rdzv *r, enum mu_rdzv_action action)
 {
-    if (now_ms < r->write_after_ms) {
+    if (r->now_ms < r->write_after_ms) {
         mu_rdzv_hold_back(r, true);
         return false;
     }
     if (!mu_rdzv_needs_turn(r, action))
         return true;
     if (r->turn_state == TURN_NONE)
-        mu_rdzv_take_turn(r, out);
+        mu_rdzv_take_turn(r);
     if (r->turn_state != TURN_HELD)
         return false;
     if (r->main_sent_ms < r->turn_held_ms)
@@ -153,7 +154,7 @@ static struct mu_rdzv_deed *add_deed(struct plan *plan, enum mu_rdzv_action acti
 }
 
 /* The first deed of a write also takes the dead out. */
-int mu_rdzv_apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action action, uint64_t now_ms, int64_t doc_now_us)
+int mu_rdzv_apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action action, int64_t doc_now_us)
 {
     bool was_complete = r->doc.complete, completes;
     const struct mu_doc *before = plan->count == 0 && r->dead_count > 0 ? &r->sights.doc : &r->doc;
@@ -165,7 +166,7 @@ int mu_rdzv_apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action acti
     if (rc < 0)
         return rc;
     if (action == MU_RDZV_REMOVE_FROM_REDUNDANCY_LIST && plan->phase == MU_RDZV_PHASE_JOINING) {
-        r->deadline_ms = now_ms + r->settings.join_ms;
+        r->deadline_ms = r->now_ms + r->settings.join_ms;
         r->spare = false;
     }
     if (action == MU_RDZV_ADD_TO_PARTICIPANTS)
@@ -183,68 +184,67 @@ int mu_rdzv_apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action acti
     return 0;
 }
 
-void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_now_us, uint64_t now_ms,
-                        struct mu_rdzv_effects *out)
+void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_now_us)
 {
     struct mu_rdzv_effect *effect = NULL;
 
-    r->out.len = 0;
-    if (r->codec->encode(&r->doc, &r->out) < 0) {
-        mu_rdzv_try_later(r, now_ms);
+    r->bytes.len = 0;
+    if (r->codec->encode(&r->doc, &r->bytes) < 0) {
+        mu_rdzv_try_later(r);
         return;
     }
     r->plan = *plan;
     r->plan.rings |= mu_rdzv_rings(r);
-    r->plan.size = r->out.len;
+    r->plan.size = r->bytes.len;
     r->planned_us = doc_now_us;
-    effect = request(r, MU_RDZV_DO_WRITE, now_ms, out);
-    effect->bytes = mu_buf_slice(&r->out);
+    effect = request(r, MU_RDZV_DO_WRITE);
+    effect->bytes = mu_buf_slice(&r->bytes);
     effect->token = mu_buf_slice(&r->token);
     effect->has_token = has_token(r);
-    push(out, MU_RDZV_DO_PLANNED);
+    push(r, MU_RDZV_DO_PLANNED);
 }
 
 /* ---- Nothing to write ---- */
 
-static void conclude_closing(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+static void conclude_closing(struct mu_rdzv *r)
 {
     bool asked = r->close == CLOSE_ASKED;
 
-    if (!r->doc.closed && asked && now_ms > r->close_deadline_ms)
-        mu_rdzv_fail_close(r, out);
+    if (!r->doc.closed && asked && r->now_ms > r->close_deadline_ms)
+        mu_rdzv_fail_close(r);
     if (r->doc.closed && (asked || (r->phase == MU_RDZV_PHASE_MEMBER && r->close == CLOSE_NONE))) {
         mu_rdzv_set_close(r, CLOSE_TOLD);
-        tell(out, MU_PART_TELL_CLOSED)->asked = asked ? MU_PART_ON_CLOSE : MU_PART_ON_TIME;
+        tell(r, MU_PART_TELL_CLOSED)->asked = asked ? MU_PART_ON_CLOSE : MU_PART_ON_TIME;
     }
 }
 
-static void conclude(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now_ms, struct mu_rdzv_effects *out)
+static void conclude(struct mu_rdzv *r, enum mu_rdzv_action action)
 {
     switch (r->phase) {
     case MU_RDZV_PHASE_EXITING:
     case MU_RDZV_PHASE_JOINING:
         if (action == MU_RDZV_FINISH) {
-            mu_rdzv_settle(r, now_ms, out);
+            mu_rdzv_settle(r);
         } else if (action == MU_RDZV_ERROR_CLOSED) {
             (void)mu_fail(&r->error, MUSTER_ERDZV_CLOSED, "the rendezvous is closed");
-            mu_rdzv_fail_join(r, out);
+            mu_rdzv_fail_join(r);
         } else if (action == MU_RDZV_ERROR_GRACEFUL_EXIT) {
             (void)mu_fail(&r->error, MUSTER_ERDZV_GRACEFUL_EXIT,
                           "the rendezvous was closed while this node was a spare");
-            mu_rdzv_fail_join(r, out);
+            mu_rdzv_fail_join(r);
         } else if (action == MU_RDZV_ERROR_TIMEOUT) {
-            mu_rdzv_say_timeout(r, now_ms);
-            mu_rdzv_fail_join(r, out);
+            mu_rdzv_say_timeout(r);
+            mu_rdzv_fail_join(r);
         }
         break;
     case MU_RDZV_PHASE_LEAVING:
         if (action == MU_RDZV_FINISH) {
-            mu_rdzv_abandon(r, out);
+            mu_rdzv_abandon(r);
             mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
             r->exit_round = -1;
-            tell(out, MU_PART_TELL_LEFT);
+            tell(r, MU_PART_TELL_LEFT);
         } else if (action == MU_RDZV_ERROR_TIMEOUT) {
-            mu_rdzv_fail_leave(r, out);
+            mu_rdzv_fail_leave(r);
         }
         break;
     case MU_RDZV_PHASE_MEMBER:
@@ -254,7 +254,7 @@ static void conclude(struct mu_rdzv *r, enum mu_rdzv_action action, uint64_t now
     }
 }
 
-static bool refuses(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+static bool refuses(struct mu_rdzv *r)
 {
     const struct mu_doc *doc = &r->sights.doc;
     struct muster_error error = { 0 };
@@ -263,62 +263,61 @@ static bool refuses(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
     if (r->maybe_in || !is_joining(r) || mu_doc_find(doc, &r->me) == NULL)
         return false;
     (void)mu_fail(&error, MUSTER_ERDZV_STATE, "another node has the same identity, %s", mu_node_text(&r->me, text));
-    mu_rdzv_refuse(r, &error, now_ms, out);
+    mu_rdzv_refuse(r, &error);
     return true;
 }
 
 /* A node that waits for a turn must not be taken for dead meanwhile. */
-static bool beats_meanwhile(const struct mu_rdzv *r, const struct plan *plan, enum mu_rdzv_action wanted,
-                            uint64_t now_ms)
+static bool beats_meanwhile(const struct mu_rdzv *r, const struct plan *plan, enum mu_rdzv_action wanted)
 {
-    struct mu_rdzv_moment moment = moment_of(r, plan, now_ms);
+    struct mu_rdzv_moment moment = moment_of(r, plan);
 
     moment.deadline_ms = NEVER;
-    return wanted != MU_RDZV_KEEP_ALIVE && plan->count == 0 && now_ms >= r->write_after_ms && is_joining(r) &&
+    return wanted != MU_RDZV_KEEP_ALIVE && plan->count == 0 && r->now_ms >= r->write_after_ms && is_joining(r) &&
            mu_rules_keep_alive(&r->doc, &r->me, &moment) == MU_RDZV_KEEP_ALIVE;
 }
 
 /* The document was just seen: what follows from it? */
-void mu_rdzv_evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+void mu_rdzv_evaluate(struct mu_rdzv *r)
 {
     struct plan plan = { .phase = r->phase };
     enum mu_rdzv_action action = MU_RDZV_SYNC;
     int64_t doc_now_us = 0;
 
-    if (refuses(r, event->now_ms, out))
+    if (refuses(r))
         return;
     if (r->looking)
         r->error = (struct muster_error){ 0 };
-    mu_rdzv_answer_look(r, out);
+    mu_rdzv_answer_look(r);
     if (r->phase == MU_RDZV_PHASE_MEMBER)
-        mu_rdzv_watch_round(r, event->now_ms, out);
-    conclude_closing(r, event->now_ms, out);
+        mu_rdzv_watch_round(r);
+    conclude_closing(r);
     plan.phase = r->phase;
     mu_rdzv_hold_back(r, false);
-    doc_now_us = mu_liveness_time(&r->sights, &r->me, event->now_ms, r->beat_us, r->beat_sent_ms, event->wall_us);
+    doc_now_us = mu_liveness_time(&r->sights, &r->me, r->now_ms, r->beat_us, r->beat_sent_ms, r->wall_us);
     for (;;) {
-        action = next_action(r, &plan, event->now_ms);
+        action = next_action(r, &plan);
         if (!mu_rdzv_action_writes(action) || plan.count == ACTIONS_MAX)
             break;
-        if (may_write(r, action, event->now_ms, out))
+        if (may_write(r, action))
             plan.used_turn |= mu_rdzv_needs_turn(r, action);
-        else if (beats_meanwhile(r, &plan, action, event->now_ms))
+        else if (beats_meanwhile(r, &plan, action))
             action = MU_RDZV_KEEP_ALIVE;
         else
             break;
-        if (mu_rdzv_apply(r, &plan, action, event->now_ms, doc_now_us) < 0) {
+        if (mu_rdzv_apply(r, &plan, action, doc_now_us) < 0) {
             (void)mu_rdzv_refresh_view(r);
-            mu_rdzv_try_later(r, event->now_ms);
+            mu_rdzv_try_later(r);
             return;
         }
     }
     if (plan.count > 0) {
-        mu_rdzv_send_write(r, &plan, doc_now_us, event->now_ms, out);
+        mu_rdzv_send_write(r, &plan, doc_now_us);
         return;
     }
     if (r->turn_state == TURN_HELD && !mu_rdzv_action_writes(action)) {
-        mu_rdzv_give_turn(r, out); /* there is nothing to do with it */
+        mu_rdzv_give_turn(r); /* there is nothing to do with it */
         r->turn_in_vain = true;
     }
-    conclude(r, action, event->now_ms, out);
+    conclude(r, action);
 }

@@ -95,6 +95,9 @@ struct mu_rdzv {
     const struct mu_doc_codec *codec;
     bool has_bell, has_turns, has_settle, shares_store;
     struct mu_rng rng;
+    uint64_t now_ms; /* of this step */
+    int64_t wall_us;
+    struct mu_rdzv_effects *out;
 
     /* The document. */
     struct mu_liveness sights; /* as it is in the store */
@@ -104,9 +107,9 @@ struct mu_rdzv {
     size_t dead_count, dead_room;
     struct mu_node *removed; /* whom our last write removed as dead */
     size_t removed_count, removed_room;
-    struct mu_buf token, out;
-    size_t size;   /* in bytes, as stored */
-    bool all_ours; /* nobody in it is PyTorch */
+    struct mu_buf token, bytes; /* bytes: of the write under way */
+    size_t size;                /* in bytes, as stored */
+    bool all_ours;              /* nobody in it is PyTorch */
     int64_t bell;
     bool maybe_in; /* a write of ours took place, or may have */
     enum copy_state copy;
@@ -175,42 +178,38 @@ struct mu_rdzv {
 
 /* ---- Small things that all of them use ---- */
 
-static inline struct mu_rdzv_effect *push(struct mu_rdzv_effects *out, enum mu_rdzv_effect_type type)
+static inline struct mu_rdzv_effect *push(struct mu_rdzv *r, enum mu_rdzv_effect_type type)
 {
-    struct mu_rdzv_effect *effect = &out->items[out->count];
-
-    assert(out->count < MU_RDZV_EFFECTS_MAX);
-    out->count++;
-    *effect = (struct mu_rdzv_effect){ .type = type };
-    return effect;
+    assert(r->out->count < MU_RDZV_EFFECTS_MAX);
+    r->out->items[r->out->count] = (struct mu_rdzv_effect){ .type = type };
+    return &r->out->items[r->out->count++];
 }
 
-static inline struct mu_part_news *tell(struct mu_rdzv_effects *out, enum mu_part_tell what)
+static inline struct mu_part_news *tell(struct mu_rdzv *r, enum mu_part_tell what)
 {
-    struct mu_part_news *news = &push(out, MU_RDZV_DO_TELL)->news;
+    struct mu_part_news *news = &push(r, MU_RDZV_DO_TELL)->news;
 
     news->tell = what;
     return news;
 }
 
 /* r->error says why. */
-static inline void tell_failed(struct mu_rdzv *r, struct mu_rdzv_effects *out, enum mu_part_event_type asked)
+static inline void tell_failed(struct mu_rdzv *r, enum mu_part_event_type asked)
 {
-    struct mu_part_news *news = tell(out, MU_PART_TELL_FAILED);
+    struct mu_part_news *news = tell(r, MU_PART_TELL_FAILED);
 
     news->asked = asked;
     news->error = &r->error;
 }
 
-static inline struct mu_rdzv_effect *request(struct mu_rdzv *r, enum mu_rdzv_effect_type type, uint64_t now_ms,
-                                             struct mu_rdzv_effects *out)
+static inline struct mu_rdzv_effect *request(struct mu_rdzv *r, enum mu_rdzv_effect_type type)
 {
-    struct mu_rdzv_effect *effect = push(out, type);
+    struct mu_rdzv_effect *effect = push(r, type);
 
     assert(r->main_id == 0);
     effect->id = r->main_id = ++r->last_id;
     r->main_type = type;
-    r->main_sent_ms = now_ms;
+    r->main_sent_ms = r->now_ms;
     return effect;
 }
 
@@ -264,79 +263,75 @@ static inline bool is_active(const struct mu_rdzv *r)
 /* rdzv.c */
 void mu_rdzv_become(struct mu_rdzv *r, enum mu_rdzv_phase phase);
 void mu_rdzv_set_close(struct mu_rdzv *r, enum close_state state);
-void mu_rdzv_abandon(struct mu_rdzv *r, struct mu_rdzv_effects *out);
-void mu_rdzv_answer_look(struct mu_rdzv *r, struct mu_rdzv_effects *out);
-void mu_rdzv_fail_join(struct mu_rdzv *r, struct mu_rdzv_effects *out);
-void mu_rdzv_say_timeout(struct mu_rdzv *r, uint64_t now_ms);
-void mu_rdzv_refuse_close(struct mu_rdzv *r, struct mu_rdzv_effects *out); /* r->error says why */
-void mu_rdzv_fail_close(struct mu_rdzv *r, struct mu_rdzv_effects *out);
-void mu_rdzv_fail_leave(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+void mu_rdzv_abandon(struct mu_rdzv *r);
+void mu_rdzv_answer_look(struct mu_rdzv *r);
+void mu_rdzv_fail_join(struct mu_rdzv *r);
+void mu_rdzv_say_timeout(struct mu_rdzv *r);
+void mu_rdzv_refuse_close(struct mu_rdzv *r); /* r->error says why */
+void mu_rdzv_fail_close(struct mu_rdzv *r);
+void mu_rdzv_fail_leave(struct mu_rdzv *r);
 
 /* rdzv_turns.c */
-void mu_rdzv_give_turn(struct mu_rdzv *r, struct mu_rdzv_effects *out);
-void mu_rdzv_take_turn(struct mu_rdzv *r, struct mu_rdzv_effects *out);
-void mu_rdzv_hold_turn(struct mu_rdzv *r, uint64_t now_ms);
+void mu_rdzv_give_turn(struct mu_rdzv *r);
+void mu_rdzv_take_turn(struct mu_rdzv *r);
+void mu_rdzv_hold_turn(struct mu_rdzv *r);
 uint64_t mu_rdzv_turns_before(const struct mu_rdzv *r);
 bool mu_rdzv_needs_turn(const struct mu_rdzv *r, enum mu_rdzv_action action);
 bool mu_rdzv_rings(const struct mu_rdzv *r);
 void mu_rdzv_set_bell(struct mu_rdzv *r, enum bell_state state);
 void mu_rdzv_note_ring(struct mu_rdzv *r, struct mu_slice token);
-void mu_rdzv_back_off(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
-void mu_rdzv_on_turn(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
-void mu_rdzv_on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
-void mu_rdzv_on_rung(struct mu_rdzv *r, struct mu_rdzv_effects *out);
+void mu_rdzv_back_off(struct mu_rdzv *r);
+void mu_rdzv_on_turn(struct mu_rdzv *r, const struct mu_rdzv_event *event);
+void mu_rdzv_on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event);
+void mu_rdzv_on_rung(struct mu_rdzv *r);
 
 /* rdzv_away.c */
-void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error, uint64_t now_ms, struct mu_rdzv_effects *out);
-void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value, uint64_t now_ms);
+void mu_rdzv_refuse(struct mu_rdzv *r, const struct muster_error *error);
+void mu_rdzv_set_value(struct mu_rdzv *r, enum value_state value);
 void mu_rdzv_look_for_host(struct mu_rdzv *r);
 uint64_t mu_rdzv_join_lost_ms(const struct mu_rdzv *r);
 uint64_t mu_rdzv_host_lost_ms(const struct mu_rdzv *r);
-void mu_rdzv_judge_host(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
-void mu_rdzv_say_store_lost(struct mu_rdzv *r, uint64_t now_ms);
+void mu_rdzv_judge_host(struct mu_rdzv *r);
+void mu_rdzv_say_store_lost(struct mu_rdzv *r);
 void mu_rdzv_note_pause(struct mu_rdzv *r, const struct mu_rdzv_event *event);
-void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
-void mu_rdzv_is_up(struct mu_rdzv *r, struct mu_rdzv_effects *out);
-void mu_rdzv_on_missing(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
-void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, const struct muster_error *error,
-                        struct mu_rdzv_effects *out);
+void mu_rdzv_on_request_failed(struct mu_rdzv *r, const struct mu_rdzv_event *event);
+void mu_rdzv_is_up(struct mu_rdzv *r);
+void mu_rdzv_on_missing(struct mu_rdzv *r);
+void mu_rdzv_on_foreign(struct mu_rdzv *r, const struct mu_rdzv_event *event, const struct muster_error *error);
 void mu_rdzv_on_host(struct mu_rdzv *r, const struct mu_node *host);
 
 /* rdzv_seen.c */
 int mu_rdzv_refresh_view(struct mu_rdzv *r);
-int mu_rdzv_keep_token(struct mu_rdzv *r, enum value_state value, struct mu_slice token, size_t size, uint64_t now_ms);
-int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from, const struct mu_rdzv_event *event,
-                struct mu_rdzv_effects *out);
-void mu_rdzv_on_state(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
-void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+int mu_rdzv_keep_token(struct mu_rdzv *r, enum value_state value, struct mu_slice token, size_t size);
+int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from);
+void mu_rdzv_on_state(struct mu_rdzv *r, const struct mu_rdzv_event *event);
+void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event);
 
 /* rdzv_decide.c */
 uint64_t mu_rdzv_last_call_end_ms(const struct mu_rdzv *r);
 uint64_t mu_rdzv_everybody_is_back_ms(const struct mu_rdzv *r, const struct mu_doc *doc);
 uint64_t mu_rdzv_effective_deadline_ms(const struct mu_rdzv *r);
 uint64_t mu_rdzv_beat_wanted_ms(const struct mu_rdzv *r);
-int mu_rdzv_apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action action, uint64_t now_ms,
-                  int64_t doc_now_us);
-void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_now_us, uint64_t now_ms,
-                        struct mu_rdzv_effects *out);
-void mu_rdzv_evaluate(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+int mu_rdzv_apply(struct mu_rdzv *r, struct plan *plan, enum mu_rdzv_action action, int64_t doc_now_us);
+void mu_rdzv_send_write(struct mu_rdzv *r, const struct plan *plan, int64_t doc_now_us);
+void mu_rdzv_evaluate(struct mu_rdzv *r);
 
 /* rdzv_round.c */
 void mu_rdzv_forget_world(struct mu_rdzv *r);
 bool mu_rdzv_in_world(const struct mu_rdzv *r, const struct mu_node *node);
-void mu_rdzv_tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out);
-bool mu_rdzv_fails_alike(const struct mu_rdzv *r, uint64_t since_ms, uint64_t now_ms);
-void mu_rdzv_settle(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
-void mu_rdzv_on_settled(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out);
+void mu_rdzv_tell_lost(struct mu_rdzv *r);
+bool mu_rdzv_fails_alike(const struct mu_rdzv *r, uint64_t since_ms);
+void mu_rdzv_settle(struct mu_rdzv *r);
+void mu_rdzv_on_settled(struct mu_rdzv *r, const struct mu_rdzv_event *event);
 bool mu_rdzv_somebody_can_join(const struct mu_rdzv *r);
-void mu_rdzv_watch_round(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
+void mu_rdzv_watch_round(struct mu_rdzv *r);
 
 /* rdzv_time.c */
 void mu_rdzv_set_look(struct mu_rdzv *r, enum look_state state);
 void mu_rdzv_look_now(struct mu_rdzv *r); /* unless it is a retry's time that is waited for */
 void mu_rdzv_hold_back(struct mu_rdzv *r, bool held);
 void mu_rdzv_retry_at(struct mu_rdzv *r, uint64_t when_ms);
-void mu_rdzv_try_later(struct mu_rdzv *r, uint64_t now_ms); /* no memory for what has come: as if it had not */
-void mu_rdzv_pump(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out);
+void mu_rdzv_try_later(struct mu_rdzv *r); /* no memory for what has come: as if it had not */
+void mu_rdzv_pump(struct mu_rdzv *r);
 
 #endif

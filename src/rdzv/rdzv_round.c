@@ -25,20 +25,20 @@ bool mu_rdzv_in_world(const struct mu_rdzv *r, const struct mu_node *node)
     return false;
 }
 
-void mu_rdzv_tell_lost(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_tell_lost(struct mu_rdzv *r)
 {
     r->told_lost = r->lost_count;
-    tell(out, MU_PART_TELL_LOST)->round = r->world.round;
+    tell(r, MU_PART_TELL_LOST)->round = r->world.round;
 }
 
 /* Workers of PyTorch 2.5 meet in the rendezvous store, under the number of failures that their own agent has counted.
  * An agent that hears of the round's end before its workers have failed counts no failure, and its workers never meet
  * ours. So all workers get a moment to fail: a node that wants to leave a whole round waits for others to leave, and a
  * node that sees another leave waits for its own workers. */
-bool mu_rdzv_fails_alike(const struct mu_rdzv *r, uint64_t since_ms, uint64_t now_ms)
+bool mu_rdzv_fails_alike(const struct mu_rdzv *r, uint64_t since_ms)
 {
     return r->shares_store && has_world(r) && !r->world.all_ours && r->world.dialect.habits == MU_HABITS_2_5 &&
-           since_ms != 0 && now_ms - since_ms < MU_RDZV_FAIL_ALIKE_MS;
+           since_ms != 0 && r->now_ms - since_ms < MU_RDZV_FAIL_ALIKE_MS;
 }
 
 static void digest_of(const struct mu_doc *doc, char digest[static MU_RDZV_DIGEST_MAX])
@@ -132,33 +132,33 @@ static void remember_round(struct mu_rdzv *r)
     r->entered_round = -1;
 }
 
-static void become_member(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+static void become_member(struct mu_rdzv *r)
 {
     if (enter_world(r) < 0) {
         mu_rdzv_become(r, MU_RDZV_PHASE_JOINING); /* no memory: with the next look */
         return;
     }
     mu_rdzv_become(r, MU_RDZV_PHASE_MEMBER);
-    mu_rdzv_give_turn(r, out);
-    r->joined_ms = now_ms;
-    r->hold_until_ms = now_ms + r->hold_ms;
+    mu_rdzv_give_turn(r);
+    r->joined_ms = r->now_ms;
+    r->hold_until_ms = r->now_ms + r->hold_ms;
     if (!r->world.all_ours && r->hold_ms < MU_RDZV_HOLD_STOCK_MS)
-        r->hold_until_ms = now_ms + MU_RDZV_HOLD_STOCK_MS;
+        r->hold_until_ms = r->now_ms + MU_RDZV_HOLD_STOCK_MS;
     r->lost_since_ms = r->exit_since_ms = 0;
     r->told_waiting = false;
     r->exit_round = r->world.round;
     remember_round(r);
-    tell(out, MU_PART_TELL_JOINED)->round = r->world.round;
+    tell(r, MU_PART_TELL_JOINED)->round = r->world.round;
 }
 
 /* The round is complete and has us. */
-void mu_rdzv_settle(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+void mu_rdzv_settle(struct mu_rdzv *r)
 {
     struct mu_rdzv_effect *effect = NULL;
     bool whole = false;
 
     if (mu_rules_ranks_whole(&r->sights.doc, &whole) < 0) {
-        mu_rdzv_try_later(r, now_ms);
+        mu_rdzv_try_later(r);
         return;
     }
     digest_of(&r->sights.doc, r->digest);
@@ -168,25 +168,25 @@ void mu_rdzv_settle(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *
         return;
     }
     if (!r->has_settle) {
-        become_member(r, now_ms, out);
+        become_member(r);
         return;
     }
-    effect = request(r, MU_RDZV_DO_SETTLE, now_ms, out);
+    effect = request(r, MU_RDZV_DO_SETTLE);
     mu_rdzv_become(r, MU_RDZV_PHASE_SETTLING);
     effect->round = r->sights.doc.round;
     effect->bytes = mu_slice_str(r->digest);
 }
 
-void mu_rdzv_on_settled(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+void mu_rdzv_on_settled(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
     assert(r->phase == MU_RDZV_PHASE_SETTLING);
     if (!mu_slice_equal(event->bytes, mu_slice_str(r->digest)))
         leave_broken_round(r);
     else
-        become_member(r, event->now_ms, out);
+        become_member(r);
 }
 
-static void note_lost(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+static void note_lost(struct mu_rdzv *r)
 {
     r->lost_count = 0;
     for (size_t i = 0; i < r->world.count; i++)
@@ -195,14 +195,14 @@ static void note_lost(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects
     if (r->lost_count <= r->told_lost)
         return;
     if (r->lost_since_ms == 0)
-        r->lost_since_ms = now_ms;
-    if (mu_rdzv_fails_alike(r, r->lost_since_ms, now_ms))
+        r->lost_since_ms = r->now_ms;
+    if (mu_rdzv_fails_alike(r, r->lost_since_ms))
         return;
-    mu_rdzv_tell_lost(r, out);
+    mu_rdzv_tell_lost(r);
     if (r->dead_count > 0) { /* they are taken out soon, so that they learn of it; all members mean to do that */
         uint64_t within_ms = sooner(10 * r->doc.participants, 500);
 
-        r->beat_due_ms = sooner(r->beat_due_ms, now_ms + mu_rng_below(&r->rng, within_ms));
+        r->beat_due_ms = sooner(r->beat_due_ms, r->now_ms + mu_rng_below(&r->rng, within_ms));
     }
 }
 
@@ -213,21 +213,21 @@ bool mu_rdzv_somebody_can_join(const struct mu_rdzv *r)
 }
 
 /* What a member makes of the document. */
-void mu_rdzv_watch_round(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+void mu_rdzv_watch_round(struct mu_rdzv *r)
 {
     const struct mu_doc *doc = &r->sights.doc;
 
     if (doc->round != r->world.round || !doc->complete || !mu_doc_has(doc, &r->me, MU_DOC_PARTICIPANT)) {
-        tell(out, MU_PART_TELL_REMOVED)->round = r->world.round;
+        tell(r, MU_PART_TELL_REMOVED)->round = r->world.round;
         mu_rdzv_become(r, MU_RDZV_PHASE_IDLE);
         mu_rdzv_forget_world(r);
         r->exit_round = -1;
         return;
     }
-    note_lost(r, now_ms, out);
-    if (mu_rdzv_somebody_can_join(r) && !r->told_waiting && !r->doc.closed && now_ms >= r->hold_until_ms &&
-        !mu_rdzv_fails_alike(r, r->lost_since_ms, now_ms)) {
-        struct mu_part_news *news = tell(out, MU_PART_TELL_WAITING);
+    note_lost(r);
+    if (mu_rdzv_somebody_can_join(r) && !r->told_waiting && !r->doc.closed && r->now_ms >= r->hold_until_ms &&
+        !mu_rdzv_fails_alike(r, r->lost_since_ms)) {
+        struct mu_part_news *news = tell(r, MU_PART_TELL_WAITING);
 
         r->told_waiting = true;
         news->count = (int64_t)r->doc.waiting;

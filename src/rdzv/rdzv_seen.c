@@ -56,7 +56,7 @@ int mu_rdzv_refresh_view(struct mu_rdzv *r)
     return 0;
 }
 
-static void note_absent(struct mu_rdzv *r, uint64_t now_ms)
+static void note_absent(struct mu_rdzv *r)
 {
     for (size_t i = 0; i < r->world.count; i++) {
         struct presence *presence = &r->presences[i];
@@ -65,7 +65,7 @@ static void note_absent(struct mu_rdzv *r, uint64_t now_ms)
             presence->state = PRESENT;
         } else if (presence->state == PRESENT) {
             presence->state = mu_doc_find(&r->sights.doc, &r->world.members[i]) != NULL ? EXPIRED : LEFT;
-            presence->since_ms = now_ms;
+            presence->since_ms = r->now_ms;
         }
     }
 }
@@ -78,27 +78,26 @@ static bool same_progress(const struct mu_doc *a, const struct mu_doc *b)
 }
 
 /* A first call ends for all at the same moment; they do not all write then. */
-static void note_deadline(struct mu_rdzv *r, const struct mu_doc *before, uint64_t now_ms)
+static void note_deadline(struct mu_rdzv *r, const struct mu_doc *before)
 {
     const struct mu_doc *doc = &r->sights.doc;
 
     if (!doc->has_deadline || (before->has_deadline && before->deadline_us == doc->deadline_us))
         return;
-    r->deadline_seen_ms = now_ms;
+    r->deadline_seen_ms = r->now_ms;
     r->complete_jitter_ms = mu_rng_below(&r->rng, doc->participants < 1000 ? 2 * doc->participants : 2000);
 }
 
 /* `fresh` is what is in the store. Leaves there what was before. */
-int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from, const struct mu_rdzv_event *event,
-                struct mu_rdzv_effects *out)
+int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from)
 {
     bool first = r->copy == COPY_NONE;
-    int rc = mu_liveness_see(&r->sights, fresh, r->main_sent_ms, event->now_ms, r->settings.keep_alive_ms);
+    int rc = mu_liveness_see(&r->sights, fresh, r->main_sent_ms, r->now_ms, r->settings.keep_alive_ms);
 
     if (rc < 0)
         return rc;
     r->copy = from;
-    note_deadline(r, fresh, event->now_ms);
+    note_deadline(r, fresh);
     if (r->idle_rings >= MU_RDZV_IDLE_RINGS_MAX) {
         r->idle_rings = 0;
         mu_rdzv_set_bell(r, BELL_LATER);
@@ -108,77 +107,77 @@ int mu_rdzv_see(struct mu_rdzv *r, struct mu_doc *fresh, enum copy_state from, c
     rc = mu_rdzv_refresh_view(r);
     if (rc < 0)
         return rc;
-    note_absent(r, event->now_ms);
+    note_absent(r);
     mu_rdzv_look_for_host(r);
     r->all_ours = true;
     for (size_t i = 0; i < r->sights.doc.count; i++)
         r->all_ours &= mu_node_is_ours(&r->sights.doc.members[i].node);
     r->spare = mu_doc_has(&r->sights.doc, &r->me, MU_DOC_SPARE);
-    if (is_joining(r) && event->now_ms <= r->deadline_ms)
+    if (is_joining(r) && r->now_ms <= r->deadline_ms)
         note_who_came(r);
     if (is_joining(r) && (first || !same_progress(fresh, &r->sights.doc)))
-        tell(out, MU_PART_TELL_PROGRESS);
+        tell(r, MU_PART_TELL_PROGRESS);
     if (r->removed_count == 0)
         mu_doc_done(fresh); /* nobody needs what was before */
     return 0;
 }
 
 /* The token may be the value itself, or only stand for it. */
-int mu_rdzv_keep_token(struct mu_rdzv *r, enum value_state value, struct mu_slice token, size_t size, uint64_t now_ms)
+int mu_rdzv_keep_token(struct mu_rdzv *r, enum value_state value, struct mu_slice token, size_t size)
 {
     int rc = mu_buf_assign(&r->token, token);
 
     r->size = size;
-    mu_rdzv_set_value(r, rc == 0 ? value : VALUE_NONE, now_ms);
+    mu_rdzv_set_value(r, rc == 0 ? value : VALUE_NONE);
     return rc;
 }
 
-static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+static void on_document(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
     struct muster_error error = { 0 };
     int rc = MUSTER_ERDZV_STATE;
 
     if (!event->found) {
-        mu_rdzv_is_up(r, out);
-        mu_rdzv_on_missing(r, event, out);
+        mu_rdzv_is_up(r);
+        mu_rdzv_on_missing(r);
         return;
     }
     r->incoming.dialect = r->sights.doc.dialect;
     if (event->error == NULL)
         rc = r->codec->decode(event->bytes, &r->incoming, &error);
     if (rc == MUSTER_ERDZV_STATE && event->error == NULL && r->codec->is_other_layout(event->bytes)) {
-        mu_rdzv_refuse(r, &error, event->now_ms, out);
+        mu_rdzv_refuse(r, &error);
         return;
     }
-    mu_rdzv_is_up(r, out);
+    mu_rdzv_is_up(r);
     mu_rdzv_note_ring(r, event->token);
     if (rc == MUSTER_ERDZV_STATE) {
-        mu_rdzv_on_foreign(r, event, event->error != NULL ? event->error : &error, out);
+        mu_rdzv_on_foreign(r, event, event->error != NULL ? event->error : &error);
         return;
     }
-    if (rc < 0 || mu_rdzv_keep_token(r, VALUE_FINE, event->token, event->bytes.len, event->now_ms) < 0 ||
-        mu_rdzv_see(r, &r->incoming, COPY_STORED, event, out) < 0)
-        mu_rdzv_try_later(r, event->now_ms);
+    if (rc < 0 || mu_rdzv_keep_token(r, VALUE_FINE, event->token, event->bytes.len) < 0 ||
+        mu_rdzv_see(r, &r->incoming, COPY_STORED) < 0)
+        mu_rdzv_try_later(r);
     else
-        mu_rdzv_evaluate(r, event, out);
+        mu_rdzv_evaluate(r);
 }
 
-void mu_rdzv_on_state(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+void mu_rdzv_on_state(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
     r->bell = event->bell;
-    on_document(r, event, out);
+    on_document(r, event);
 }
 
 /* A little early, and not in step with the others. Each is a write of the whole document, so those of very many members
  * come later, but well before anybody is taken for dead. */
-static uint64_t next_beat_ms(struct mu_rdzv *r, uint64_t now_ms)
+static uint64_t next_beat_ms(struct mu_rdzv *r, uint64_t last_ms)
 {
     uint64_t wanted = r->settings.keep_alive_ms, most = mu_rdzv_death_age_ms(&r->settings) / 5 * 3;
     uint64_t slow = (uint64_t)r->sights.doc.count * r->size / (MU_RDZV_POLL_BYTES_S / 1000);
 
     if (r->has_turns && slow > wanted)
         wanted = slow < most || most < wanted ? slow : most;
-    return now_ms + wanted - mu_rng_below(&r->rng, wanted / 5 + 1);
+    return last_ms + wanted - mu_rng_below(&r->rng, wanted / 5 + 1);
 }
 
 /* The nodes' names stay where they are: in the document that was, until the next step. */
@@ -195,19 +194,19 @@ static void note_removed(struct mu_rdzv *r)
     r->dead_count = 0;
 }
 
-void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
     struct plan plan = r->plan;
-    struct mu_rdzv_effect *synced = push(out, MU_RDZV_DO_SYNCED);
+    struct mu_rdzv_effect *synced = push(r, MU_RDZV_DO_SYNCED);
 
     synced->written = event->written;
     synced->beat = event->written && r->phase == MU_RDZV_PHASE_MEMBER && plan.beats;
     if (!event->written) {
-        mu_rdzv_back_off(r, event->now_ms, out);
-        on_document(r, event, out);
+        mu_rdzv_back_off(r);
+        on_document(r, event);
         return;
     }
-    mu_rdzv_is_up(r, out);
+    mu_rdzv_is_up(r);
     r->maybe_in = true;
     r->idle_rings = 0; /* our own ring will bring nothing new to us */
     r->lost_writes = 0;
@@ -223,12 +222,12 @@ void mu_rdzv_on_written(struct mu_rdzv *r, const struct mu_rdzv_event *event, st
     }
     note_removed(r);
     if (plan.rings && r->has_bell)
-        push(out, MU_RDZV_DO_RING);
+        push(r, MU_RDZV_DO_RING);
     if (r->turn_state == TURN_HELD && plan.used_turn)
-        mu_rdzv_give_turn(r, out);
-    if (mu_rdzv_keep_token(r, VALUE_FINE, event->token, plan.size, event->now_ms) < 0 ||
-        mu_doc_copy(&r->incoming, &r->doc) < 0 || mu_rdzv_see(r, &r->incoming, COPY_STORED, event, out) < 0)
-        mu_rdzv_try_later(r, event->now_ms);
+        mu_rdzv_give_turn(r);
+    if (mu_rdzv_keep_token(r, VALUE_FINE, event->token, plan.size) < 0 || mu_doc_copy(&r->incoming, &r->doc) < 0 ||
+        mu_rdzv_see(r, &r->incoming, COPY_STORED) < 0)
+        mu_rdzv_try_later(r);
     else
-        mu_rdzv_evaluate(r, event, out);
+        mu_rdzv_evaluate(r);
 }

@@ -27,9 +27,9 @@ void mu_rdzv_retry_at(struct mu_rdzv *r, uint64_t when_ms)
     r->retry_at_ms = when_ms;
 }
 
-void mu_rdzv_try_later(struct mu_rdzv *r, uint64_t now_ms)
+void mu_rdzv_try_later(struct mu_rdzv *r)
 {
-    mu_rdzv_retry_at(r, now_ms + MU_RDZV_POLL_MS);
+    mu_rdzv_retry_at(r, r->now_ms + MU_RDZV_POLL_MS);
 }
 
 static uint64_t poll_ms(const struct mu_rdzv *r)
@@ -120,38 +120,38 @@ uint64_t mu_rdzv_deadline_ms(const struct mu_rdzv *r)
     return when;
 }
 
-static void give_up(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+static void give_up(struct mu_rdzv *r)
 {
-    if (r->close == CLOSE_ASKED && now_ms > r->close_deadline_ms)
-        mu_rdzv_fail_close(r, out);
-    mu_rdzv_judge_host(r, now_ms, out);
-    if (now_ms >= mu_rdzv_join_lost_ms(r)) {
-        mu_rdzv_say_store_lost(r, now_ms);
-        mu_rdzv_fail_join(r, out);
-    } else if (is_joining(r) && !r->spare && now_ms > r->deadline_ms + MU_RDZV_ROLL_BACK_MS) {
-        mu_rdzv_say_timeout(r, now_ms);
-        mu_rdzv_fail_join(r, out);
-    } else if (r->phase == MU_RDZV_PHASE_LEAVING && now_ms > r->deadline_ms) {
-        mu_rdzv_fail_leave(r, out);
+    if (r->close == CLOSE_ASKED && r->now_ms > r->close_deadline_ms)
+        mu_rdzv_fail_close(r);
+    mu_rdzv_judge_host(r);
+    if (r->now_ms >= mu_rdzv_join_lost_ms(r)) {
+        mu_rdzv_say_store_lost(r);
+        mu_rdzv_fail_join(r);
+    } else if (is_joining(r) && !r->spare && r->now_ms > r->deadline_ms + MU_RDZV_ROLL_BACK_MS) {
+        mu_rdzv_say_timeout(r);
+        mu_rdzv_fail_join(r);
+    } else if (r->phase == MU_RDZV_PHASE_LEAVING && r->now_ms > r->deadline_ms) {
+        mu_rdzv_fail_leave(r);
     }
 }
 
 /* Sends what is due. */
-void mu_rdzv_pump(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+void mu_rdzv_pump(struct mu_rdzv *r)
 {
-    give_up(r, now_ms, out);
+    give_up(r);
     if (!is_active(r) || r->main_id != 0)
         return;
-    if (now_ms >= next_turn_ms(r))
-        mu_rdzv_take_turn(r, out);
-    if (now_ms >= next_look_ms(r)) {
+    if (r->now_ms >= next_turn_ms(r))
+        mu_rdzv_take_turn(r);
+    if (r->now_ms >= next_look_ms(r)) {
         mu_rdzv_set_look(r, LOOK_SLOWLY);
-        (void)request(r, MU_RDZV_DO_READ, now_ms, out);
+        (void)request(r, MU_RDZV_DO_READ);
     }
     if (r->has_bell && r->phase != MU_RDZV_PHASE_IDLE && (r->copy != COPY_NONE || r->value == VALUE_FOREIGN) &&
         !is_away(r) && (r->bell_state == BELL_NONE || (r->bell_state == BELL_PARKED && r->park_bell != r->bell)) &&
         r->main_id == 0) {
-        struct mu_rdzv_effect *effect = push(out, MU_RDZV_DO_PARK);
+        struct mu_rdzv_effect *effect = push(r, MU_RDZV_DO_PARK);
 
         effect->id = r->park_id = ++r->last_id;
         effect->bell = r->park_bell = r->bell;

@@ -23,33 +23,33 @@ static void set_turn(struct mu_rdzv *r, enum turn_state state)
     r->turn_state = state;
 }
 
-void mu_rdzv_give_turn(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_give_turn(struct mu_rdzv *r)
 {
     if (r->turn > 0)
-        push(out, MU_RDZV_DO_TURN_GIVE)->turn = r->turn;
+        push(r, MU_RDZV_DO_TURN_GIVE)->turn = r->turn;
     r->turn = 0;
     r->turn_id = 0;
     set_turn(r, TURN_NONE);
 }
 
-void mu_rdzv_take_turn(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_take_turn(struct mu_rdzv *r)
 {
     assert(r->turn_state == TURN_NONE);
-    push(out, MU_RDZV_DO_TURN_TAKE)->id = r->turn_id = ++r->last_id;
+    push(r, MU_RDZV_DO_TURN_TAKE)->id = r->turn_id = ++r->last_id;
     set_turn(r, TURN_TAKING);
 }
 
-void mu_rdzv_hold_turn(struct mu_rdzv *r, uint64_t now_ms)
+void mu_rdzv_hold_turn(struct mu_rdzv *r)
 {
     set_turn(r, TURN_HELD);
-    r->turn_held_ms = now_ms;
+    r->turn_held_ms = r->now_ms;
     mu_rdzv_look_now(r);
 }
 
 /* Those before us are done: we are in nobody's way, and need not back off. */
-static void hold_own_turn(struct mu_rdzv *r, uint64_t now_ms)
+static void hold_own_turn(struct mu_rdzv *r)
 {
-    mu_rdzv_hold_turn(r, now_ms);
+    mu_rdzv_hold_turn(r);
     r->write_after_ms = 0;
 }
 
@@ -60,17 +60,17 @@ uint64_t mu_rdzv_turns_before(const struct mu_rdzv *r)
 
 /* Until the node before us is done. The more are before us, the longer that may take; if none of them is done in that
  * time, they are gone. */
-static void wait_for_turn(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+static void wait_for_turn(struct mu_rdzv *r)
 {
     uint64_t before = mu_rdzv_turns_before(r);
     uint64_t each_ms = is_crowd(r) || before > MU_RDZV_CROWD ? MU_RDZV_TURN_CROWD_MS : MU_RDZV_TURN_WAIT_MS;
     struct mu_rdzv_effect *effect = NULL;
 
     if (r->turns_done >= r->turn - 1) {
-        hold_own_turn(r, now_ms);
+        hold_own_turn(r);
         return;
     }
-    effect = push(out, MU_RDZV_DO_TURN_WAIT);
+    effect = push(r, MU_RDZV_DO_TURN_WAIT);
     effect->id = r->turn_id = ++r->last_id;
     set_turn(r, TURN_WAITING);
     effect->turn = r->turn - 1;
@@ -178,35 +178,35 @@ static uint64_t back_off_below_ms(const struct mu_rdzv *r)
 }
 
 /* Random and bounded. With a turn it is tried again at once, for other nodes wait for its end; but not for ever. */
-void mu_rdzv_back_off(struct mu_rdzv *r, uint64_t now_ms, struct mu_rdzv_effects *out)
+void mu_rdzv_back_off(struct mu_rdzv *r)
 {
     r->lost_writes = r->lost_writes < 16 ? r->lost_writes + 1 : 16;
     if (r->turn_state == TURN_HELD) {
         if (r->lost_writes <= MU_RDZV_TURN_TRIES)
             return;
-        mu_rdzv_give_turn(r, out);
+        mu_rdzv_give_turn(r);
     }
-    r->write_after_ms = now_ms + mu_rng_below(&r->rng, back_off_below_ms(r));
+    r->write_after_ms = r->now_ms + mu_rng_below(&r->rng, back_off_below_ms(r));
 }
 
-void mu_rdzv_on_turn(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+void mu_rdzv_on_turn(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
     r->turn = event->turn;
     r->turns_done = event->turns_done;
-    wait_for_turn(r, event->now_ms, out);
+    wait_for_turn(r);
 }
 
-void mu_rdzv_on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_effects *out)
+void mu_rdzv_on_turn_came(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
     bool got_on = event->turns_done > r->turns_done;
 
     r->turns_done = event->turns_done;
     if (event->found)
-        hold_own_turn(r, event->now_ms);
+        hold_own_turn(r);
     else if (!got_on)
-        mu_rdzv_hold_turn(r, event->now_ms);
+        mu_rdzv_hold_turn(r);
     else
-        wait_for_turn(r, event->now_ms, out);
+        wait_for_turn(r);
 }
 
 /* Most likely the next round is open, and all that wait for it write now: the document is read once, with our turn. */
@@ -217,11 +217,11 @@ static bool reads_with_turn(const struct mu_rdzv *r)
            mu_doc_has(&r->sights.doc, &r->me, MU_DOC_WAITING);
 }
 
-void mu_rdzv_on_rung(struct mu_rdzv *r, struct mu_rdzv_effects *out)
+void mu_rdzv_on_rung(struct mu_rdzv *r)
 {
     mu_rdzv_set_bell(r, BELL_RUNG); /* what rang is in the document that is read next */
     if (reads_with_turn(r) && r->turn_state == TURN_NONE)
-        mu_rdzv_take_turn(r, out);
+        mu_rdzv_take_turn(r);
     else if (!reads_with_turn(r) || r->turn_state == TURN_HELD)
         mu_rdzv_look_now(r);
 }
