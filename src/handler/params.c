@@ -24,7 +24,7 @@ struct option {
 
 struct options {
     struct option *items;
-    size_t count, room;
+    size_t count;
 };
 
 struct muster_rdzv_params {
@@ -75,19 +75,15 @@ static struct option *options_find(const struct options *options, const char *ke
 
 static int options_grow(struct options *options, const char *key, struct muster_error *reterr)
 {
-    size_t room = options->room == 0 ? 8 : options->room * 2;
     struct option *items;
 
     if (options->count == OPTIONS_MAX)
         return mu_fail(reterr, MUSTER_ELIMIT, "option '%s': there are %d options already, and no more are allowed", key,
                        OPTIONS_MAX);
-    if (options->count < options->room)
-        return 0;
-    items = realloc(options->items, room * sizeof *items);
+    items = realloc(options->items, (options->count + 1) * sizeof *items);
     if (items == NULL)
         return no_memory(reterr);
     options->items = items;
-    options->room = room;
     return 0;
 }
 
@@ -341,14 +337,24 @@ static int lower(int c)
 }
 
 /* In every locale the same, as strcasecmp() would not be. */
-static bool is_one_of(const char *text, const char *const words[], size_t count)
+static bool is_word(const char *text, const char *word)
 {
-    for (size_t i = 0; i < count; i++) {
-        size_t at = 0;
+    while (*word != '\0' && lower(*text) == *word) {
+        text++;
+        word++;
+    }
+    return *word == '\0' && *text == '\0';
+}
 
-        while (words[i][at] != '\0' && lower(text[at]) == words[i][at])
-            at++;
-        if (words[i][at] == '\0' && text[at] == '\0')
+static bool text_as_bool(const char *text, bool *ret_value)
+{
+    static const char *const words[][2] = {
+        { "0", "1" }, { "false", "true" }, { "f", "t" }, { "no", "yes" }, { "n", "y" }
+    };
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        *ret_value = is_word(text, words[i][1]);
+        if (*ret_value || is_word(text, words[i][0]))
             return true;
     }
     return false;
@@ -356,41 +362,32 @@ static bool is_one_of(const char *text, const char *const words[], size_t count)
 
 static bool as_bool(const struct muster_value *value, bool *ret_value)
 {
-    static const char *const yes[] = { "1", "true", "t", "yes", "y" }, *const no[] = { "0", "false", "f", "no", "n" };
-    bool is_yes = false, is_no = false;
-
     switch (value->kind) {
     case MUSTER_VALUE_BOOL:
-        is_yes = value->boolean;
-        is_no = !value->boolean;
-        break;
+        *ret_value = value->boolean;
+        return true;
     case MUSTER_VALUE_INT:
-        is_yes = value->integer == 1;
-        is_no = value->integer == 0;
-        break;
+        *ret_value = value->integer == 1;
+        return value->integer == 0 || value->integer == 1;
     case MUSTER_VALUE_TEXT:
-        is_yes = is_one_of(value->text, yes, sizeof yes / sizeof yes[0]);
-        is_no = is_one_of(value->text, no, sizeof no / sizeof no[0]);
-        break;
+        return text_as_bool(value->text, ret_value);
     case MUSTER_VALUE_FLOAT:
         break;
     }
-    if (is_yes || is_no)
-        *ret_value = is_yes;
-    return is_yes || is_no;
+    return false;
 }
 
 int muster_rdzv_params_get_as_bool(const struct muster_rdzv_params *params, const char *key, bool fallback,
                                    bool *ret_value, struct muster_error *reterr)
 {
     const struct option *option = options_find(&params->options, key);
+    bool value = fallback;
 
-    if (option == NULL)
-        *ret_value = fallback;
-    else if (!as_bool(&option->value, ret_value))
+    if (option != NULL && !as_bool(&option->value, &value))
         return mu_fail(reterr, MUSTER_EINVAL,
                        "rendezvous option '%s' is no truth value; expected true, t, yes, y, 1 or false, f, no, n, 0",
                        key);
+    *ret_value = value;
     return 0;
 }
 

@@ -257,32 +257,23 @@ int muster_rdzv_registry_create(struct muster_rdzv_registry *registry, const str
     return rc < 0 ? failed(params, rc, &error, reterr) : 0;
 }
 
-/* What a creator of the user's makes. */
-static int start_created(const struct binding *binding, struct uv_loop_s *loop, const struct muster_rdzv_params *params,
-                         struct mu_driving *driving, muster_rdzv_listener *listener, void *ctx,
-                         struct muster_handler **ret_handler, struct muster_error *reterr)
-{
-    struct muster_rdzv *rdzv = NULL;
-    int rc = create(binding, params, &rdzv, reterr);
-
-    if (rc < 0)
-        return rc;
-    return mu_handler_start_given(loop, rdzv, true, driving, muster_rdzv_params_local_addr(params), listener, ctx,
-                                  ret_handler, reterr);
-}
-
 int mu_handler_start_by_name(struct muster_rdzv_registry *registry, struct uv_loop_s *loop,
                              const struct muster_rdzv_params *params, struct mu_driving *driving,
                              muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                              struct muster_error *reterr)
 {
-    const char *name = muster_rdzv_params_backend(params);
     struct muster_error error = { 0 };
     struct binding binding = { .name = NULL };
-    int rc = look_up(registry, name, &binding, &error);
+    struct muster_rdzv *rdzv = NULL;
+    int rc = look_up(registry, muster_rdzv_params_backend(params), &binding, &error);
 
-    if (rc == 0)
-        rc = binding.start == NULL ? start_created(&binding, loop, params, driving, listener, ctx, ret_handler, &error)
-                                   : binding.start(loop, params, listener, ctx, ret_handler, &error);
+    if (rc == 0 && binding.start != NULL) {
+        rc = binding.start(loop, params, listener, ctx, ret_handler, &error);
+    } else if (rc == 0) {
+        rc = create(&binding, params, &rdzv, &error);
+        if (rc == 0)
+            rc = mu_handler_start_given(loop, rdzv, true, driving, muster_rdzv_params_local_addr(params), listener, ctx,
+                                        ret_handler, &error);
+    }
     return rc < 0 ? failed(params, rc, &error, reterr) : 0;
 }

@@ -97,12 +97,13 @@ static struct mu_static_effect *add(struct mu_static_effects *out, enum mu_stati
     return &out->items[out->count++];
 }
 
-static void call(struct mu_static_effects *out, enum mu_static_call what, int64_t number, uint64_t timeout_ms)
+static void call(struct mu_static_effects *out, enum mu_call_kind kind, enum mu_static_key key, int64_t number,
+                 uint64_t timeout_ms)
 {
-    struct mu_static_effect *effect =
-        add(out, what == MU_STATIC_CALL_GOODBYE ? MU_STATIC_DO_GOODBYE : MU_STATIC_DO_CALL);
+    struct mu_static_effect *effect = add(out, MU_STATIC_DO_CALL);
 
-    effect->call = what;
+    effect->kind = kind;
+    effect->key = key;
     effect->number = number;
     effect->timeout_ms = timeout_ms;
 }
@@ -242,7 +243,7 @@ static void open_group(struct mu_static *m, struct mu_static_effects *out)
 {
     enter(m, MU_STATIC_OPEN);
     if (m->rank_0 == MU_STATIC_MUSTER && !is_rank_0(m))
-        call(out, MU_STATIC_CALL_GET_LOST, -1, FOREVER_MS);
+        call(out, MU_CALL_GET, MU_STATIC_KEY_LOST, -1, FOREVER_MS);
 }
 
 static void on_written(struct mu_static *m, const struct mu_static_event *event, struct mu_static_effects *out)
@@ -273,7 +274,7 @@ static void on_progress(struct mu_static *m, const struct mu_static_event *event
     if (m->progress.open)
         open_group(m, out);
     else
-        call(out, MU_STATIC_CALL_GET_PROGRESS, (int64_t)m->heard, mu_static_left_ms(m, event->now_ms));
+        call(out, MU_CALL_GET, MU_STATIC_KEY_PROGRESS, (int64_t)m->heard, mu_static_left_ms(m, event->now_ms));
 }
 
 /* ---- Getting in ---- */
@@ -316,14 +317,14 @@ static void on_connected(struct mu_static *m, const struct mu_static_event *even
     if (event->error != NULL) {
         fail_with(m, event->error, out);
     } else if (m->state == MU_STATIC_DISPUTED) {
-        call(out, MU_STATIC_CALL_GET_RANK_0, 0, DISPUTE_MS);
+        call(out, MU_CALL_GET, MU_STATIC_KEY_NODE, 0, DISPUTE_MS);
     } else {
         enter(m, MU_STATIC_ASKING);
         if (m->progress.joined < 0) {
             m->progress.joined = 0;
             note_news_of_progress(m);
         }
-        call(out, MU_STATIC_CALL_CHECK_HOST, -1, mu_static_left_ms(m, event->now_ms));
+        call(out, MU_CALL_CHECK, MU_STATIC_KEY_HOST, -1, mu_static_left_ms(m, event->now_ms));
     }
 }
 
@@ -337,7 +338,7 @@ static void on_counted_ourselves(struct mu_static *m, uint64_t now_ms, struct mu
     if (is_rank_0(m))
         note_change(m, now_ms);
     else
-        call(out, MU_STATIC_CALL_GET_PROGRESS, (int64_t)m->heard, mu_static_left_ms(m, now_ms));
+        call(out, MU_CALL_GET, MU_STATIC_KEY_PROGRESS, (int64_t)m->heard, mu_static_left_ms(m, now_ms));
 }
 
 static void take_answer(struct mu_static *m, const struct mu_static_event *event, struct mu_static_effects *out)
@@ -354,11 +355,14 @@ static void take_answer(struct mu_static *m, const struct mu_static_event *event
     case MU_STATIC_ASKING:
         m->rank_0 = event->number == 1 ? MU_STATIC_MUSTER : MU_STATIC_PYTORCH;
         enter(m, event->number == 1 ? MU_STATIC_ANNOUNCING : MU_STATIC_COUNTING);
-        call(out, event->number == 1 ? MU_STATIC_CALL_ANNOUNCE : MU_STATIC_CALL_COUNT, -1, left_ms);
+        if (event->number == 1)
+            call(out, MU_CALL_SET, MU_STATIC_KEY_ANNOUNCE, -1, left_ms);
+        else
+            call(out, MU_CALL_ADD, MU_STATIC_KEY_COUNT, -1, left_ms);
         break;
     case MU_STATIC_ANNOUNCING: /* so rank 0 knows this node before the rank is its own */
         enter(m, MU_STATIC_CLAIMING);
-        call(out, MU_STATIC_CALL_CLAIM, m->place->rank, left_ms);
+        call(out, MU_CALL_COMPARE_SET, MU_STATIC_KEY_NODE, m->place->rank, left_ms);
         break;
     case MU_STATIC_CLAIMING:
         if (!mu_slice_equal(event->bytes, mu_slice_str(m->record))) {
@@ -366,7 +370,7 @@ static void take_answer(struct mu_static *m, const struct mu_static_event *event
             break;
         }
         enter(m, MU_STATIC_COUNTING);
-        call(out, MU_STATIC_CALL_COUNT, -1, left_ms);
+        call(out, MU_CALL_ADD, MU_STATIC_KEY_COUNT, -1, left_ms);
         break;
     case MU_STATIC_COUNTING:
         on_counted_ourselves(m, event->now_ms, out);
@@ -456,7 +460,8 @@ static void free_group(struct mu_static *m, uint64_t now_ms, struct mu_static_ef
     m->failed = MUSTER_RDZV_REQUEST_UNKNOWN;
     if (m->state == MU_STATIC_OPEN && m->rank_0 == MU_STATIC_MUSTER && !is_rank_0(m)) {
         enter(m, MU_STATIC_LEAVING); /* else rank 0 would take this node for killed */
-        call(out, MU_STATIC_CALL_GOODBYE, -1, GOODBYE_MS);
+        call(out, MU_CALL_SET, MU_STATIC_KEY_ANNOUNCE, -1, GOODBYE_MS);
+        out->items[0].type = MU_STATIC_DO_GOODBYE;
     } else if (m->state == MU_STATIC_BROKEN) { /* the others were woken and ask now what is lost */
         enter(m, MU_STATIC_LINGERING);
         m->deadline_ms = now_ms + LINGER_MS;

@@ -88,26 +88,10 @@ struct mu_static_event {
     const struct muster_error *error; /* NULL: none */
 };
 
-#define MU_STATIC_CALLS(X)                                                                                             \
-    X(CHECK_HOST) /* is there a key that only a muster rank 0 writes? */                                               \
-    X(GET_RANK_0) /* the record of the node that has it */                                                             \
-    X(ANNOUNCE)                                                                                                        \
-    X(CLAIM)                                                                                                           \
-    X(COUNT)                                                                                                           \
-    X(GET_PROGRESS) /* number `number` */                                                                              \
-    X(GET_LOST)                                                                                                        \
-    X(GOODBYE)
-
-enum mu_static_call {
-#define X(name) MU_STATIC_CALL_##name,
-    MU_STATIC_CALLS(X)
-#undef X
-};
-
 #define MU_STATIC_EFFECTS(X)                                                                                           \
     X(SERVE)        /* start the store of rank 0; then SERVED */                                                       \
     X(CONNECT)      /* within timeout_ms; then CONNECTED */                                                            \
-    X(CALL)         /* `call`, within timeout_ms; then ANSWERED */                                                     \
+    X(CALL)         /* rank 0's store: `kind` of call, `key`, within timeout_ms; then ANSWERED */                      \
     X(PROGRESS)     /* rank 0: write `progress` as number `number`; then WRITTEN */                                    \
     X(WRITE)        /* rank 0: `text` for the value `expected` of `key` */                                             \
     X(GOODBYE)      /* the same as CALL, which it ends; then SAID */                                                   \
@@ -127,8 +111,8 @@ enum mu_static_key {
     MU_STATIC_KEY_COUNT,       /* PyTorch's count of the nodes that have come; without the "/" that others begin with */
     MU_STATIC_KEY_MASTER_ADDR, /* agents of PyTorch 1.13 know the endpoint, and wait until rank 0 has put it there */
     MU_STATIC_KEY_MASTER_PORT,
-    MU_STATIC_KEY_HOST, /* these only muster nodes use: rank 0 is one */
-    MU_STATIC_KEY_ANNOUNCE,
+    MU_STATIC_KEY_HOST,     /* these only muster nodes use: rank 0 is one */
+    MU_STATIC_KEY_ANNOUNCE, /* a node tells rank 0 who it is, and later that it leaves */
     MU_STATIC_KEY_LOST,
     MU_STATIC_KEY_NODE,     /* by rank: the record of its holder */
     MU_STATIC_KEY_PROGRESS, /* by number */
@@ -136,7 +120,7 @@ enum mu_static_key {
 
 struct mu_static_effect { /* borrows from the machine until its next step */
     enum mu_static_effect_type type;
-    enum mu_static_call call;
+    enum mu_call_kind kind;
     enum muster_rdzv_event_type tell;
     enum muster_rdzv_request request; /* of a FAILED that is told */
     enum mu_static_key key;

@@ -52,50 +52,28 @@ size_t mu_static_first_values(const struct mu_static_place *place, struct mu_sta
 
 /* ---- Calls ---- */
 
-/* As clients name it: the store puts the first "/" in front. */
-static struct muster_slice client_key(const struct mu_static *m, enum mu_static_key what, int64_t number,
-                                      struct mu_static_call_texts *texts)
-{
-    struct mu_slice key = mu_static_key(m->place, what, number, texts->key);
-
-    return (struct muster_slice){ key.data + 1, key.len - 1 };
-}
-
 struct mu_call mu_static_call(const struct mu_static *m, const struct mu_static_effect *effect,
                               struct mu_static_call_texts *texts)
 {
-    struct mu_call call = { .kind = MU_CALL_GET };
+    struct mu_slice key = mu_static_key(m->place, effect->key, effect->number, texts->key);
+    struct mu_call call = { .kind = effect->kind, .raw_key = effect->key == MU_STATIC_KEY_COUNT };
+    size_t first = call.raw_key ? 0 : 1; /* the client puts the "/" in front itself */
 
-    switch (effect->call) {
-    case MU_STATIC_CALL_CHECK_HOST:
-        texts->keys[0] = client_key(m, MU_STATIC_KEY_HOST, -1, texts);
-        return (struct mu_call){ .kind = MU_CALL_CHECK, .keys = texts->keys, .count = 1 };
-    case MU_STATIC_CALL_ANNOUNCE:
+    texts->keys[0] = (struct muster_slice){ key.data + first, key.len - first };
+    call.key = texts->keys[0];
+    if (effect->kind == MU_CALL_CHECK) {
+        call.keys = texts->keys;
+        call.count = 1;
+    } else if (effect->kind == MU_CALL_ADD) {
+        call.number = 1;
+    } else if (effect->kind == MU_CALL_COMPARE_SET) {
+        call.value = muster_str("");
+        call.desired = muster_str(m->record);
+    } else if (effect->type == MU_STATIC_DO_GOODBYE) {
+        call.value = muster_str("left");
+    } else if (effect->kind == MU_CALL_SET) {
         (void)snprintf(texts->value, sizeof texts->value, "%" PRId64 " %s", m->place->rank, m->record);
-        return (struct mu_call){ .kind = MU_CALL_SET,
-                                 .key = client_key(m, MU_STATIC_KEY_ANNOUNCE, -1, texts),
-                                 .value = muster_str(texts->value) };
-    case MU_STATIC_CALL_GOODBYE:
-        return (struct mu_call){ .kind = MU_CALL_SET,
-                                 .key = client_key(m, MU_STATIC_KEY_ANNOUNCE, -1, texts),
-                                 .value = muster_str("left") };
-    case MU_STATIC_CALL_CLAIM:
-        return (struct mu_call){ .kind = MU_CALL_COMPARE_SET,
-                                 .key = client_key(m, MU_STATIC_KEY_NODE, m->place->rank, texts),
-                                 .value = muster_str(""),
-                                 .desired = muster_str(m->record) };
-    case MU_STATIC_CALL_COUNT:
-        (void)mu_static_key(m->place, MU_STATIC_KEY_COUNT, -1, texts->key);
-        return (struct mu_call){ .kind = MU_CALL_ADD, .key = muster_str(texts->key), .number = 1, .raw_key = true };
-    case MU_STATIC_CALL_GET_RANK_0:
-        call.key = client_key(m, MU_STATIC_KEY_NODE, 0, texts);
-        break;
-    case MU_STATIC_CALL_GET_PROGRESS:
-        call.key = client_key(m, MU_STATIC_KEY_PROGRESS, effect->number, texts);
-        break;
-    case MU_STATIC_CALL_GET_LOST:
-        call.key = client_key(m, MU_STATIC_KEY_LOST, -1, texts);
-        break;
+        call.value = muster_str(texts->value);
     }
     return call;
 }

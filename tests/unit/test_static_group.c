@@ -65,6 +65,17 @@ static const char *told(enum muster_rdzv_event_type type)
     }
 }
 
+static const char *call_name(const struct mu_static_effect *e)
+{
+    static const char *const names[] = {
+        [MU_STATIC_KEY_COUNT] = "COUNT",       [MU_STATIC_KEY_HOST] = "CHECK_HOST",
+        [MU_STATIC_KEY_ANNOUNCE] = "ANNOUNCE", [MU_STATIC_KEY_LOST] = "GET_LOST",
+        [MU_STATIC_KEY_NODE] = "CLAIM",        [MU_STATIC_KEY_PROGRESS] = "GET_PROGRESS"
+    };
+
+    return e->key == MU_STATIC_KEY_NODE && e->kind == MU_CALL_GET ? "GET_RANK_0" : names[e->key];
+}
+
 static void add_effect(struct scene *s, const struct mu_static_effect *e)
 {
     static const char *const effects[] = {
@@ -72,17 +83,12 @@ static void add_effect(struct scene *s, const struct mu_static_effect *e)
         MU_STATIC_EFFECTS(X)
 #undef X
     };
-    static const char *const calls[] = {
-#define X(name) #name,
-        MU_STATIC_CALLS(X)
-#undef X
-    };
     size_t used = strlen(s->text), room = sizeof s->text - used;
     char *to = s->text + used;
 
     switch (e->type) {
     case MU_STATIC_DO_CALL:
-        (void)snprintf(to, room, " %s(%" PRId64 ")", calls[e->call], e->number);
+        (void)snprintf(to, room, " %s(%" PRId64 ")", call_name(e), e->number);
         break;
     case MU_STATIC_DO_PROGRESS:
         (void)snprintf(to, room, " PROGRESS(%" PRId64 ": %" PRId64 "%s)", e->number, s->m.progress.joined,
@@ -677,18 +683,19 @@ static void agents_of_1_13_find_the_endpoint_in_the_store(void **state)
 static void every_call_has_its_key_and_value(void **state)
 {
     static const struct {
-        enum mu_static_call call;
+        enum mu_static_effect_type type;
         enum mu_call_kind kind;
-        const char *key, *value, *desired;
+        enum mu_static_key key;
+        const char *name, *value, *desired;
     } rows[] = {
-        { MU_STATIC_CALL_CHECK_HOST, MU_CALL_CHECK, "muster.job/static/host", "", "" },
-        { MU_STATIC_CALL_GET_RANK_0, MU_CALL_GET, "muster.job/static/node/0", "", "" },
-        { MU_STATIC_CALL_ANNOUNCE, MU_CALL_SET, "muster.job/static/announce", "1 RECORD", "" },
-        { MU_STATIC_CALL_CLAIM, MU_CALL_COMPARE_SET, "muster.job/static/node/1", "", "RECORD" },
-        { MU_STATIC_CALL_COUNT, MU_CALL_ADD, "init/", "", "" },
-        { MU_STATIC_CALL_GET_PROGRESS, MU_CALL_GET, "muster.job/static/progress/4", "", "" },
-        { MU_STATIC_CALL_GET_LOST, MU_CALL_GET, "muster.job/static/lost", "", "" },
-        { MU_STATIC_CALL_GOODBYE, MU_CALL_SET, "muster.job/static/announce", "left", "" },
+        { MU_STATIC_DO_CALL, MU_CALL_CHECK, MU_STATIC_KEY_HOST, "muster.job/static/host", "", "" },
+        { MU_STATIC_DO_CALL, MU_CALL_GET, MU_STATIC_KEY_NODE, "muster.job/static/node/4", "", "" },
+        { MU_STATIC_DO_CALL, MU_CALL_SET, MU_STATIC_KEY_ANNOUNCE, "muster.job/static/announce", "1 RECORD", "" },
+        { MU_STATIC_DO_CALL, MU_CALL_COMPARE_SET, MU_STATIC_KEY_NODE, "muster.job/static/node/4", "", "RECORD" },
+        { MU_STATIC_DO_CALL, MU_CALL_ADD, MU_STATIC_KEY_COUNT, "init/", "", "" },
+        { MU_STATIC_DO_CALL, MU_CALL_GET, MU_STATIC_KEY_PROGRESS, "muster.job/static/progress/4", "", "" },
+        { MU_STATIC_DO_CALL, MU_CALL_GET, MU_STATIC_KEY_LOST, "muster.job/static/lost", "", "" },
+        { MU_STATIC_DO_GOODBYE, MU_CALL_SET, MU_STATIC_KEY_ANNOUNCE, "muster.job/static/announce", "left", "" },
     };
     struct scene s;
 
@@ -697,16 +704,18 @@ static void every_call_has_its_key_and_value(void **state)
     (void)snprintf(s.m.record, sizeof s.m.record, "RECORD");
     for (size_t i = 0; i < COUNT(rows); i++) {
         struct mu_static_call_texts texts;
-        const struct mu_static_effect effect = { .call = rows[i].call, .number = 4 };
+        const struct mu_static_effect effect = {
+            .type = rows[i].type, .kind = rows[i].kind, .key = rows[i].key, .number = 4
+        };
         struct mu_call call = mu_static_call(&s.m, &effect, &texts);
         struct muster_slice key = call.count == 1 ? call.keys[0] : call.key;
 
         assert_int_equal(call.kind, rows[i].kind);
-        assert_slice(mu_slice(key.data, key.len), rows[i].key);
+        assert_slice(mu_slice(key.data, key.len), rows[i].name);
         assert_slice(mu_slice(call.value.data, call.value.len), rows[i].value);
         assert_slice(mu_slice(call.desired.data, call.desired.len), rows[i].desired);
-        assert_int_equal(call.raw_key, rows[i].call == MU_STATIC_CALL_COUNT);
-        assert_int_equal(call.number, rows[i].call == MU_STATIC_CALL_COUNT ? 1 : 0);
+        assert_int_equal(call.raw_key, rows[i].kind == MU_CALL_ADD);
+        assert_int_equal(call.number, rows[i].kind == MU_CALL_ADD ? 1 : 0);
     }
     finish(&s);
 }
