@@ -15,7 +15,7 @@ static bool is_blank(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static struct mu_slice trim(struct mu_slice text)
+struct mu_slice mu_rdzv_trim(struct mu_slice text)
 {
     while (text.len > 0 && is_blank(text.data[0]))
         text = mu_slice(text.data + 1, text.len - 1);
@@ -79,7 +79,7 @@ static bool read_port(struct mu_slice text, int *ret_port)
 int mu_rdzv_endpoint_parse(const char *endpoint, int port_default, char ret_host[static MU_RDZV_HOST_MAX],
                            int *ret_port, struct muster_error *reterr)
 {
-    struct mu_slice whole = trim(mu_slice_str(endpoint == NULL ? "" : endpoint)), host = whole;
+    struct mu_slice whole = mu_rdzv_trim(mu_slice_str(endpoint == NULL ? "" : endpoint)), host = whole;
     const char *colon = is_enclosed(whole) || whole.len == 0 ? NULL : memrchr(whole.data, ':', whole.len);
     char shown[MU_SECRET_SHOWN_MAX];
     int port = port_default;
@@ -127,7 +127,7 @@ static int read_option(struct mu_slice part, struct mu_slice whole, struct mu_sl
                        mu_rdzv_on_option *on_option, void *ctx, struct muster_error *reterr)
 {
     const char *equals = part.len == 0 ? NULL : memchr(part.data, '=', part.len);
-    struct mu_slice key = trim(mu_slice(part.data, equals == NULL ? part.len : (size_t)(equals - part.data)));
+    struct mu_slice key = mu_rdzv_trim(mu_slice(part.data, equals == NULL ? part.len : (size_t)(equals - part.data)));
     struct mu_slice value = { .data = "", .len = 0 };
     char shown[MU_SECRET_SHOWN_MAX];
 
@@ -135,7 +135,7 @@ static int read_option(struct mu_slice part, struct mu_slice whole, struct mu_sl
         return mu_fail(reterr, MUSTER_EINVAL, "options '%s': an option has no name; expected KEY=VALUE[,KEY=VALUE...]",
                        mu_secret_hide(whole, shown, sizeof shown));
     if (equals != NULL)
-        value = trim(mu_slice(equals + 1, part.len - (size_t)(equals + 1 - part.data)));
+        value = mu_rdzv_trim(mu_slice(equals + 1, part.len - (size_t)(equals + 1 - part.data)));
     if (value.len == 0)
         return no_value(key, *before, reterr);
     *before = key;
@@ -144,7 +144,8 @@ static int read_option(struct mu_slice part, struct mu_slice whole, struct mu_sl
 
 int mu_rdzv_options_parse(const char *options, mu_rdzv_on_option *on_option, void *ctx, struct muster_error *reterr)
 {
-    struct mu_slice whole = trim(mu_slice_str(options == NULL ? "" : options)), rest = whole, before = mu_slice("", 0);
+    struct mu_slice whole = mu_rdzv_trim(mu_slice_str(options == NULL ? "" : options)), rest = whole,
+                    before = mu_slice("", 0);
     char shown[MU_SECRET_SHOWN_MAX];
     int rc = 0;
 

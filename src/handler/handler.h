@@ -142,6 +142,9 @@ int mu_rdzv_dialect_from_params(const struct muster_rdzv_params *params, struct 
 /* As Python shows it: "0:00:30", "1 day, 0:00:00", "-1 day, 23:59:59". Returns `text`. */
 const char *mu_rdzv_duration_text(int64_t ms, char text[static MU_RDZV_DURATION_MAX]);
 
+/* endpoint.c: without the blanks around it, by Python's rules. */
+struct mu_slice mu_rdzv_trim(struct mu_slice text);
+
 #define MU_RDZV_HOST_MAX 4096
 /* HOST[:PORT] by PyTorch's rules (missing: localhost and `port_default`); port_default may be -1: none. */
 int mu_rdzv_endpoint_parse(const char *endpoint, int port_default, char ret_host[static MU_RDZV_HOST_MAX],

@@ -10,19 +10,13 @@
 /* An IPv4 address in IPv6 clothes becomes what it is; the port goes. */
 static union mu_addr plain(const union mu_addr *addr)
 {
-    union mu_addr bare = { 0 };
+    union mu_addr bare = *addr;
 
     if (addr->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&addr->v6.sin6_addr)) {
-        bare.v4.sin_family = AF_INET;
+        bare = (union mu_addr){ .v4 = { .sin_family = AF_INET } };
         memcpy(&bare.v4.sin_addr, addr->v6.sin6_addr.s6_addr + 12, 4);
-    } else if (addr->any.sa_family == AF_INET6) {
-        bare.v6.sin6_family = AF_INET6;
-        bare.v6.sin6_addr = addr->v6.sin6_addr;
-        bare.v6.sin6_scope_id = addr->v6.sin6_scope_id;
-    } else {
-        bare.v4.sin_family = AF_INET;
-        bare.v4.sin_addr = addr->v4.sin_addr;
     }
+    mu_addr_set_port(&bare, 0);
     return bare;
 }
 

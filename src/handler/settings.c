@@ -12,7 +12,6 @@
 #define READ_TIMEOUT_S 60
 #define READ_TIMEOUT_MAX_S 100000000
 
-static const char blanks[] = " \t\n\v\f\r";
 static const char attempts_key[] = "keep_alive_max_attempt";
 
 /* Options that are times, and their place in the settings. */
@@ -222,14 +221,12 @@ int mu_rdzv_word_from_params(const struct muster_rdzv_params *params, const char
                              char word[static MU_RDZV_WORD_MAX], struct muster_error *reterr)
 {
     struct muster_value value = { .kind = MUSTER_VALUE_TEXT, .text = fallback };
-    size_t len;
+    struct mu_slice text;
 
     if (muster_rdzv_params_get(params, key, &value) && value.kind != MUSTER_VALUE_TEXT)
         return mu_fail(reterr, MUSTER_EINVAL, "option '%s' is not text", key);
-    (void)snprintf(word, MU_RDZV_WORD_MAX, "%s", value.text + strspn(value.text, blanks));
-    for (len = strlen(word); len > 0 && strchr(blanks, word[len - 1]) != NULL; len--)
-        ;
-    word[len] = '\0';
+    text = mu_rdzv_trim(mu_slice_str(value.text));
+    (void)snprintf(word, MU_RDZV_WORD_MAX, "%.*s", (int)text.len, text.data);
     for (char *at = word; *at != '\0'; at++)
         *at = (char)tolower((unsigned char)*at);
     return 0;

@@ -78,11 +78,6 @@ static int check_master(const struct muster_rdzv_params *params, const char *hos
     return 0;
 }
 
-static bool is_blank(const char *text)
-{
-    return text[strspn(text, " \t\n\v\f\r")] == '\0';
-}
-
 /* After the names, the order is PyTorch's: rank there, endpoint there, port there, then the values. */
 int mu_static_place_from_params(const struct muster_rdzv_params *params, struct mu_static_place *ret_place,
                                 struct muster_error *reterr)
@@ -100,7 +95,7 @@ int mu_static_place_from_params(const struct muster_rdzv_params *params, struct 
         return rc;
     if (!muster_rdzv_params_get(params, "rank", &value))
         return mu_fail(reterr, MUSTER_EINVAL, "option 'rank' is missing: a static rendezvous needs each node's rank");
-    if (is_blank(endpoint))
+    if (mu_rdzv_trim(mu_slice_str(endpoint)).len == 0)
         return mu_fail(reterr, MUSTER_EINVAL, "the endpoint is missing: a static rendezvous needs HOST:PORT of rank 0");
     rc = mu_rdzv_endpoint_parse(endpoint, -1, host, &port, reterr);
     if (rc < 0)
