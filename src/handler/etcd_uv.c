@@ -208,9 +208,11 @@ static const struct muster_handler_ops etcd_ops = {
 static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct etcd *e = (struct etcd *)handler;
-    struct mu_kv_etcd_store_config config = {
-        .http = &e->place.http, .root = mu_classic_root(e->classic), .run_id = e->place.run_id, .seed = e->seed
-    };
+    struct mu_kv_etcd_store_config config = { .http = &e->place.http,
+                                              .root = mu_classic_root(e->classic),
+                                              .run_id = e->place.run_id,
+                                              .gives_foreign = true,
+                                              .seed = e->seed };
 
     return mu_kv_etcd_store_start(e->shell.loop, &config, ret_kv, reterr);
 }

@@ -64,9 +64,9 @@ static const struct muster_handler_ops etcd_v2_ops = { MU_DYNAMIC_OPS("etcd-v2")
 static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct etcd_v2 *e = (struct etcd_v2 *)handler;
-    const struct mu_kv_etcd_store_config config = { .http = &e->http,
-                                                    .dir = MU_KV_ETCD_V2_STORE,
-                                                    .seed = e->dynamic.seed + 2 };
+    const struct mu_kv_etcd_store_config config = {
+        .http = &e->http, .dir = MU_KV_ETCD_V2_STORE, .gives_foreign = true, .seed = e->dynamic.seed + 2
+    };
 
     return mu_kv_etcd_store_start(e->dynamic.shell.loop, &config, ret_kv, reterr);
 }

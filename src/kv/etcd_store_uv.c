@@ -28,6 +28,7 @@ struct driver {
     struct mu_http *etcd;
     char *dir;                   /* of the keys, with "/" at its end */
     char *rounds, *round_prefix; /* in a classic rendezvous: of its versions, and how a key of one begins. Else NULL */
+    bool gives_foreign;
     struct mu_rng rng;
     struct mu_list jobs;
     struct mu_later later; /* requests that could not be begun */
@@ -41,6 +42,7 @@ struct job {
     struct mu_etcd2_call call;
     const struct mu_etcd2_answer *answer; /* that is being taken */
     uint64_t wait_index;
+    uint64_t modified; /* index of what was read */
     uv_timer_t timer;
     enum step step;
     bool busy;              /* the call is under way */
@@ -216,7 +218,7 @@ static void pause_then_read(struct job *job)
     (void)uv_timer_start(&job->timer, on_pause, delay_ms < time_left(job) ? delay_ms : time_left(job), 0);
 }
 
-/* The value of the answer's node, decoded into job->bytes; also as it is, in job->expected, for a swap. */
+/* The value of the answer's node, decoded into job->bytes. */
 static int take_value(struct job *job)
 {
     const struct mu_etcd2_answer *answer = job->answer;
@@ -224,10 +226,11 @@ static int take_value(struct job *job)
 
     if (answer->nodes_count == 0 || answer->nodes[0].dir)
         return MUSTER_EPROTOCOL;
+    job->modified = answer->nodes[0].modified;
     job->bytes.len = 0;
     rc = mu_base64_decode(answer->nodes[0].value, &job->bytes, MU_ETCD2_VALUE_MAX);
-    if (rc == 0)
-        rc = mu_buf_assign(&job->expected, answer->nodes[0].value);
+    if (rc == MUSTER_EINVAL && job->driver->gives_foreign)
+        rc = mu_buf_assign(&job->bytes, answer->nodes[0].value);
     return rc;
 }
 
@@ -311,7 +314,8 @@ static void on_add(struct job *job)
 
 static void on_compare_set(struct job *job)
 {
-    const struct muster_slice value = job->request->value, expected = job->request->token;
+    const struct mu_slice value = mu_slice(job->request->value.data, job->request->value.len);
+    const struct mu_slice expected = mu_slice(job->request->token.data, job->request->token.len);
     bool wrote = job->step == FIRST || job->step == SWAP;
     int code = job->answer->code, rc;
 
@@ -325,8 +329,9 @@ static void on_compare_set(struct job *job)
         rc = take_value(job);
         if (rc < 0)
             fail_text(job, rc, "the key holds what no etcd store has written");
-        else if (expected.len == 0 && job->bytes.len == 0 && value.len > 0 && job->step == READ)
-            next(job, SWAP); /* an empty value was expected, and it is there */
+        else if (job->step == READ && mu_slice_equal(mu_buf_slice(&job->bytes), expected) &&
+                 !mu_slice_equal(value, expected))
+            next(job, SWAP); /* it is empty, or not base64 */
         else
             give_bytes(job, job->bytes.data, job->bytes.len);
     }
@@ -414,6 +419,8 @@ static void fill_write(struct job *job, struct mu_etcd2_request *request)
         return;
     if (job->step == FIRST && (job->request->kind == MU_KV_ADD || job->request->token.len == 0)) {
         request->prev_exist = MU_ETCD2_MUST_NOT;
+    } else if (job->step == SWAP) {
+        request->prev_index = job->modified;
     } else {
         request->has_prev_value = true;
         request->prev_value = mu_buf_slice(&job->expected);
@@ -592,6 +599,7 @@ int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an etcd store");
     driver->kv.ops = &store_ops;
     driver->loop = loop;
+    driver->gives_foreign = config->gives_foreign;
     driver->rng = mu_rng_seeded(config->seed);
     mu_list_init(&driver->jobs);
     rc = set_up(driver, config);

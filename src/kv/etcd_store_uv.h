@@ -17,6 +17,7 @@ struct mu_kv_etcd_store_config {
     /* or that of a classic rendezvous: keys `torch.rendezvous.<run_id>.<n>/K` are K in ROOT/rdzv/v_<n>/kv, where
      * PyTorch has them, and all others are in ROOT/muster/kv. */
     const char *root, *run_id;
+    bool gives_foreign; /* a value that is not base64 is given as it is, and not an error */
     uint64_t seed;
 };
 

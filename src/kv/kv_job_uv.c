@@ -37,6 +37,7 @@ struct asked {
     struct mu_kv_request *request;
     struct mu_etcd3_call call;
     bool under_way, again; /* the call; and what it is about changed meanwhile */
+    bool swaps_empty;      /* a COMPARE_SET whose key is empty */
     char key[KEY_MAX];
 };
 
@@ -134,6 +135,15 @@ static bool waits(struct asked *asked)
     return true;
 }
 
+/* COMPARE_SET from nothing: the key is there, and empty. To a TCPStore that is the same. */
+static bool replaces_empty(const struct asked *asked, struct mu_slice there)
+{
+    const struct mu_kv_request *request = asked->request;
+
+    return there.len == 0 && request->token.len == 0 && request->value.len > 0 && !asked->swaps_empty &&
+           !asked->job->detached;
+}
+
 static void answered(struct asked *asked)
 {
     struct mu_kv_request *request = asked->request;
@@ -155,6 +165,11 @@ static void answered(struct asked *asked)
             value = slice_of(request->value);
         else if (value.data == NULL)
             value = slice_of(request->token);
+        else if (replaces_empty(asked, value)) {
+            asked->swaps_empty = true;
+            ask(asked);
+            return;
+        }
         end(asked, give(request, value));
         return;
     default:
@@ -193,7 +208,7 @@ static void ask(struct asked *asked)
     (void)snprintf(key, sizeof key, "%s%s", strchr(asked->key, '/') == NULL ? job->prefix : job->marks, asked->key);
     put.key = range.key = compare.key = mu_slice_str(key);
     put.lease = job->config.lease(job->config.ctx);
-    if (expected.len > 0) {
+    if (expected.len > 0 || asked->swaps_empty) {
         compare.target = MU_ETCD3_VALUE;
         compare.value = expected;
     }

@@ -68,7 +68,12 @@ static struct mu_kv *open_store(const char *root)
     char endpoint[32];
     const struct mu_http_config http = { .endpoints = endpoint, .seed = 1 };
     const struct mu_kv_etcd_store_config config = {
-        .http = &http, .dir = root == NULL ? "/dir" : NULL, .root = root, .run_id = "job", .seed = 1
+        .http = &http,
+        .dir = root == NULL ? "/dir" : NULL,
+        .root = root,
+        .run_id = "job",
+        .gives_foreign = root != NULL,
+        .seed = 1,
     };
     struct mu_kv *kv = NULL;
     struct muster_error error;
@@ -263,9 +268,9 @@ static void the_first_sum_is_created(void **state)
 static void a_sum_that_is_there_is_swapped_until_nobody_was_faster(void **state)
 {
     static const struct turn list[] = {
-        { "PUT /dir/azE= value=Mg==&prevExist=false", EXISTS },        { "GET /dir/azE=?quorum=true", NODE("Mg==") },
-        { "PUT /dir/azE= value=NA==&prevValue=Mg==", COMPARE_FAILED }, { "GET /dir/azE=?quorum=true", NODE("LTU=") },
-        { "PUT /dir/azE= value=LTM=&prevValue=LTU=", WRITTEN },
+        { "PUT /dir/azE= value=Mg==&prevExist=false", EXISTS },     { "GET /dir/azE=?quorum=true", NODE("Mg==") },
+        { "PUT /dir/azE= value=NA==&prevIndex=7", COMPARE_FAILED }, { "GET /dir/azE=?quorum=true", NODE("LTU=") },
+        { "PUT /dir/azE= value=LTM=&prevIndex=7", WRITTEN },
     };
     struct mu_kv_request request = ASKED(REQUEST(ADD, .number = 2), list);
 
@@ -325,6 +330,42 @@ static void compare_and_set_swaps_what_is_expected(void **state)
     is_bytes(ASKED(REQUEST(COMPARE_SET, .value = muster_str("b")), fresh), "b");
     is_bytes(ASKED(REQUEST(COMPARE_SET, .value = muster_str("b"), .token = muster_str("a")), swapped), "b");
     is_bytes(ASKED(REQUEST(COMPARE_SET, .value = muster_str("b"), .token = muster_str("a")), lost), "c");
+}
+
+/* etcd compares no value with an empty one. */
+static void compare_and_set_replaces_an_empty_value(void **state)
+{
+    static const struct turn list[] = {
+        { "PUT /dir/azE= value=Yg==&prevExist=false", EXISTS },
+        { "GET /dir/azE=?quorum=true", NODE("") },
+        { "PUT /dir/azE= value=Yg==&prevIndex=7", WRITTEN },
+    };
+    static const struct turn late[] = {
+        { "PUT /dir/azE= value=Yg==&prevExist=false", EXISTS },
+        { "GET /dir/azE=?quorum=true", NODE("") },
+        { "PUT /dir/azE= value=Yg==&prevIndex=7", COMPARE_FAILED },
+        { "GET /dir/azE=?quorum=true", NODE("Yw==") },
+    };
+
+    (void)state;
+    is_bytes(ASKED(REQUEST(COMPARE_SET, .value = muster_str("b")), list), "b");
+    is_bytes(ASKED(REQUEST(COMPARE_SET, .value = muster_str("b")), late), "c");
+}
+
+/* What a stranger has written with another program, as it is. */
+static void agents_read_and_replace_what_is_not_base64(void **state)
+{
+    static const struct turn read[] = { { "GET /r/muster/kv/azE=?quorum=true", NODE("garbage") } };
+    static const struct turn replaced[] = {
+        { "PUT /r/muster/kv/azE= value=Yg==&prevValue=Z2FyYmFnZQ==", COMPARE_FAILED },
+        { "GET /r/muster/kv/azE=?quorum=true", NODE("garbage") },
+        { "PUT /r/muster/kv/azE= value=Yg==&prevIndex=7", WRITTEN },
+    };
+    struct mu_kv_request swap = REQUEST(COMPARE_SET, .value = muster_str("b"), .token = muster_str("garbage"));
+
+    (void)state;
+    is_bytes(asked_of("/r", REQUEST(GET), read, COUNT(read)), "garbage");
+    is_bytes(asked_of("/r", swap, replaced, COUNT(replaced)), "b");
 }
 
 static void a_delete_tells_whether_there_was_something(void **state)
@@ -387,6 +428,8 @@ int main(void)
         TEST(what_is_no_number_cannot_be_added_to),
         TEST(a_sum_whose_answer_was_lost_is_an_error),
         TEST(compare_and_set_swaps_what_is_expected),
+        TEST(compare_and_set_replaces_an_empty_value),
+        TEST(agents_read_and_replace_what_is_not_base64),
         TEST(a_delete_tells_whether_there_was_something),
         TEST(what_no_etcd_store_has_is_refused),
         TEST(closing_ends_what_is_under_way),

@@ -169,6 +169,18 @@ static void a_compare_and_set_answers_as_a_tcpstore_does(void **state)
     assert_string_equal(said, "old"); /* nothing is there: what was expected */
 }
 
+/* As a stranger may have left it; on a TCPStore nothing and an empty value compare alike. */
+static void a_compare_and_set_from_nothing_replaces_an_empty_value(void **state)
+{
+    (void)state;
+    script[MU_ETCD3_TXN].lines[1] = script[MU_ETCD3_TXN].lines[0];
+    script[MU_ETCD3_TXN].lines[0] = LOST("{\"count\":\"1\",\"kvs\":[{\"key\":\"aw==\",\"mod_revision\":\"7\"}]}");
+    assert_int_equal(asked(REQUEST(COMPARE_SET, VERDICT, .value = { "new", 3 })).rc, 0);
+    assert_string_equal(said, "new");
+    assert_int_equal(script[MU_ETCD3_TXN].asked, 2);
+    assert_non_null(strstr(script[MU_ETCD3_TXN].body, "\"target\":\"VALUE\",\"result\":\"EQUAL\",\"value\":\"\""));
+}
+
 static void a_get_waits_for_its_key(void **state)
 {
     struct mu_kv_request get = REQUEST(GET, VERDICT);
@@ -475,6 +487,7 @@ int main(void)
         SCENE(what_is_the_jobs_is_kept_in_etcd),
         SCENE(done_marks_outlive_the_store_of_the_round),
         SCENE(a_compare_and_set_answers_as_a_tcpstore_does),
+        SCENE(a_compare_and_set_from_nothing_replaces_an_empty_value),
         SCENE(a_get_waits_for_its_key),
         SCENE(a_key_that_comes_while_it_is_asked_for_is_asked_for_again),
         SCENE(a_get_ends_with_its_time),
