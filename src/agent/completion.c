@@ -207,7 +207,7 @@ static void start_round(struct mu_completion *f, const struct mu_round *start)
     f->foreign_count = f->marked_count = f->vanished_count = 0;
     f->undone = f->removed = f->closed = f->told_failed = f->said_failed = f->said_heard = f->told_lost = f->noted =
         f->leaves = false;
-    f->second_look = f->full = f->missing = f->uncounted = f->overwritten = f->fins = f->down = false;
+    f->second_look = f->full = f->missing = f->uncounted = f->unmarked = f->fins = f->down = false;
     f->cursor = f->barrier_cursor = 0;
     f->text[0] = '\0';
     mu_vanished_done(&f->gone);

@@ -137,12 +137,12 @@ static bool has_unmarked(const struct mu_completion *f)
     return false;
 }
 
-/* Somebody has overwritten a mark, and the node whose mark it was may be done: it waits for this key. */
+/* Somebody has overwritten or deleted a mark. The node whose mark it was is done, and waits for this key. */
 static void ask_to_mark_again(struct mu_completion *f)
 {
-    if (!f->overwritten || !mu_completion_is_private(f))
+    if (!f->unmarked || !mu_completion_is_private(f))
         return;
-    f->overwritten = false;
+    f->unmarked = false;
     (void)mu_asks_put(&f->asks, MU_ASK_SET, LOOK_SET, -1, mu_slice_str(LOOK_AGAIN), "%slast", f->own_prefix);
 }
 
@@ -311,7 +311,7 @@ void mu_completion_marked(struct mu_completion *f, const struct mu_ask_slot *slo
         answer->error == NULL && (old ? answer->found : mu_vanished_is_mark(answer->value, MU_MARK_DONE, slot->index));
 
     if (!old && !found && mu_answer_is_there(answer)) {
-        f->overwritten = true;
+        f->unmarked = true;
         mu_completion_warn_foreign(f, "a done mark", slot->key, answer->value, "ignoring it");
     }
     f->missing |= !found;
@@ -334,5 +334,6 @@ void mu_completion_counted(struct mu_completion *f, const struct mu_answer *answ
         return;
     }
     f->uncounted |= last; /* if a mark is missing all the same */
+    f->unmarked |= last;
     mu_completion_begin_waiting(f, last);
 }

@@ -23,7 +23,7 @@
 #define FAILED_KEY "%sfailed"
 #define HEARD "%sheard/%" PRId64
 #define ALL_DONE "<val_ignored>" /* in the key of the last; PyTorch's has the same */
-#define LOOK_AGAIN "look"        /* ... or: set your marks again, one of them was overwritten */
+#define LOOK_AGAIN "look"        /* ... or: set your marks again, one of them was overwritten or deleted */
 #define GONE_ON "this node's workers have succeeded; the other nodes go on without it"
 enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
 enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400, CLEARED_MAX = 8 };
@@ -102,8 +102,8 @@ struct mu_completion {
     int64_t cursor, stock_count, our_count;
     int64_t barrier_cursor; /* through those of 1.13 */
     uint64_t look_again_ms, scan_ms;
-    bool overwritten; /* one of the marks was */
-    bool uncounted;   /* nobody knows whether we are in the counter */
+    bool unmarked;  /* a mark was overwritten, or is missing although its node is counted */
+    bool uncounted; /* nobody knows whether we are in the counter */
 
     /* A closed job. */
     bool judging_closed;

@@ -380,7 +380,8 @@ static void among_us_the_last_looks_at_all_marks_first(void **state)
     assert_string_equal(answer(s, (struct mu_answer){ 0 }), "end all done: all 3 nodes are done");
 }
 
-/* The counter is more than the marks: others may have counted in a round of the same number, or twice. */
+/* The counter is more than the marks: others may have counted in a round of the same number, or twice; or somebody has
+ * deleted a mark, and its node would look at that a minute later. */
 static void a_counter_alone_ends_nothing(void **state)
 {
     struct scene *s = *state;
@@ -389,9 +390,9 @@ static void a_counter_alone_ends_nothing(void **state)
     (void)done(s);
     (void)number(s, 3);
     (void)answer_id(s, s->id - 1, (struct mu_answer){ .found = true });
-    assert_string_equal(found(s, false), "");
+    assert_string_equal(found(s, false), "set " T "last=look");
     assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_WAITING);
-    (void)answer_id(s, s->id - 4, (struct mu_answer){ 0 }); /* the mark */
+    (void)answer_id(s, s->id - 5, (struct mu_answer){ 0 }); /* the mark */
     assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_SCAN_MS);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_SCAN_MS),
                         "set " T "done/1=done 1 me, compare and set " T "done/2=?");
