@@ -28,7 +28,7 @@ static void set_seen(struct mu_fold *f, enum job_key key, int rc, const struct m
                                                 "a new leader is found", "the job stays open" };
     struct key_seen *seen = &f->seen[key];
 
-    if (rc < 0 && mu_fold_is_newer(kv->value))
+    if (rc < 0 && mu_fold_is_newer(kv->value) && (key != JOB_LEADER || kv->lease != 0))
         seen->value = KEY_NEWER;
     else
         seen->value = rc < 0 ? KEY_FOREIGN : KEY_OURS;
@@ -94,7 +94,7 @@ static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv)
     return true;
 }
 
-/* A newer leader's mark is somebody's, who is not us; it goes with its lease. */
+/* A newer leader's mark is somebody's, who is not us; it goes with its lease. Without one it is no leader's. */
 static bool apply_leader(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
     int rc = mu_fold_mark_read(kv->value, &f->leader, NULL);

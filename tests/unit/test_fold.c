@@ -1539,8 +1539,11 @@ static void the_place_of_a_newer_leader_is_not_empty(void **state)
     struct scene *s = *state;
 
     be_member(s);
-    assert_string_equal(somebody_writes(s, "job/folder", 30, "{\"v\": 2}"), "");
+    assert_int_equal(mu_buf_assign(add(s, "job/folder", 1, 30, 8), mu_slice_str("{\"v\": 2}")), 0);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "");
     assert_string_equal(passes(s, MU_FOLD_CROWN_MAX_MS), "");
+    assert_string_equal(somebody_writes(s, "job/folder", 31, "{\"v\": 2}"), "foreign"); /* under no lease */
+    assert_string_equal(passes(s, MU_FOLD_CROWN_MS * 2), "write [ job/folder mod 31] job/folder");
 }
 
 static void a_mark_of_the_end_that_is_none_ends_nothing(void **state)
