@@ -13,7 +13,7 @@ import harness
 import run_nodes
 from rdzv_nodes import until
 
-LIMIT = 60  # seconds, for what takes a moment, or as long as a keep-alive lasts
+LIMIT = 25  # seconds, for what takes a moment, or as long as a keep-alive lasts
 CONFS = {
     "etcd": "last_call_timeout=1,timeout=60",  # a keep-alive lasts 10 s there
     "etcd-v2": "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,join_timeout=60",
@@ -64,6 +64,10 @@ class Job(run_nodes.Job):
     def world(self, size, without=()):
         return self._actors.world(size, without, LIMIT)
 
+    def until_marked(self, rank):
+        """This member is done, and has said so."""
+        until(lambda: f"{self.keys.round()}/done/{rank}" in self.keys.agents(), LIMIT, "a done mark")
+
     def node_of(self, actor):
         """The one that started it."""
         with open(f"/proc/{actor.pid}/stat", encoding="utf-8") as stat:
@@ -104,6 +108,10 @@ def kill_both(node):
 # ---- What is in etcd, and who writes to it ----
 
 
+class Raw(str):
+    """A value that goes to etcd as it is, where others are encoded as muster does it."""
+
+
 class Keys:
     """Of one job: by the names that docs/PROTOCOL.md gives them, without what stands in front of all."""
 
@@ -124,8 +132,7 @@ class Keys:
 
     def round(self):
         """"ROUND.TAG", of the last one that has begun."""
-        budget = until(lambda: self.agents().get("budget"), LIMIT, "a budget")
-        return budget.split()[1]
+        return until(lambda: self.agents().get("budget"), LIMIT, "a budget").split()[1]
 
     def put(self, key, value):
         """Overwrites a key of the agents."""
@@ -193,7 +200,7 @@ class EtcdKeys(Keys):
         return f"{self.store}/{b64(f'muster.{self.run_id}/{key}')}"
 
     def put(self, key, value):
-        self.write(self.path(key), b64(value))
+        self.write(self.path(key), value if isinstance(value, Raw) else b64(value))
 
     def delete(self, key):
         self.write(self.path(key), None)
