@@ -10,6 +10,7 @@ import pytest
 
 from serving import until
 from test_run import agent_of, end_all, kill_agent, kill_both, kill_keeper, one
+from test_run_store_away import host_and_guest
 
 
 def nodes(scene, serve, count, *options):
@@ -53,6 +54,38 @@ def test_a_failure_that_a_killed_node_caused_is_free_and_named_so(scene, serve, 
         line = next(line for line in agent.err.splitlines() if "no restart charged" in line)
         assert f"lost {host} (pid {pid}): its agent was killed; rank " in line
         assert line.endswith(f"'s failure on {host} is a consequence; restarting with 2 nodes, no restart charged")
+
+
+@pytest.mark.parametrize("kill", [kill_agent, kill_both])
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_a_failure_that_the_lost_host_of_the_store_caused_is_free_and_named_so(scene, kill, restarts):
+    """The host is a member, and its store goes with it. Another one takes its place."""
+    host, guest, endpoint = host_and_guest(scene, "--nnodes=2", f"--max-restarts={restarts}", conf=",store_lost_timeout=60")
+    first = scene.world(2)
+    [worker] = [worker for worker in first if agent_of(scene, worker) is guest]
+    pid = host.agent
+    kill(host)
+    worker.fail()
+    guest.said(f"lost {socket.gethostname()} (pid {pid}): the store that it hosts refuses connections; ")
+    again = scene.node(endpoint, "--nnodes=2", f"--max-restarts={restarts}", conf="last_call_timeout=1,is_host=true")
+    second = scene.world(2, without=first)
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == "0"
+    end_all(second)
+    assert [guest.end(), again.end()] == [0, 0]
+    assert f"rank {worker.rank}'s failure is a consequence; restarting the group" in guest.err
+
+
+def test_a_job_whose_store_stays_away_ends_by_its_lost_host(scene):
+    """And not by the worker that failed because of it."""
+    host, guest, endpoint = host_and_guest(scene, "--nnodes=2", "--max-restarts=0", conf=",store_lost_timeout=2")
+    first = scene.world(2)
+    [worker] = [worker for worker in first if agent_of(scene, worker) is guest]
+    pid = host.agent
+    kill_both(host)
+    worker.fail()
+    assert guest.end() == 1
+    last = guest.err.splitlines()[-1]
+    assert f"the store at {endpoint} is lost: its host {socket.gethostname()} (pid {pid}) has refused connections" in last
 
 
 def test_losses_one_after_the_other_use_up_nothing(scene, serve):
