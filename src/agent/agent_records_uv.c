@@ -105,21 +105,11 @@ void mu_agent_record(struct mu_agent *a, const struct mu_policy_effect *effect)
 
 void mu_agent_say_formed(const struct mu_agent *a, int64_t regroup_ms)
 {
-    struct mu_agent_worker first = mu_agent_about_worker(a, 0);
     struct mu_formed formed = { .round = a->info.round,
-                                .nodes = first.group_world_size,
-                                .workers = first.world_size,
-                                .rank = first.group_rank,
-                                .first_worker = first.rank,
-                                .local_workers = first.local_world_size,
-                                .master_addr = first.master_addr,
-                                .master_port = first.master_port,
+                                .first = mu_agent_about_worker(a, 0),
                                 .regroup_ms = regroup_ms,
-                                .restarts = first.restart_count,
                                 .max_restarts = a->config.max_restarts,
                                 .role = a->role,
-                                .first_role_rank = first.role_rank,
-                                .role_workers = first.role_world_size,
                                 .event_log_handler = a->event_log_handler };
     char line[MU_FORMED_LINE_MAX];
 

@@ -43,18 +43,19 @@ static void release(struct mu_asks *asks, struct mu_ask_slot *slot)
     asks->count--;
 }
 
-__attribute__((format(printf, 6, 0))) static struct mu_ask_slot *add(struct mu_asks *asks, enum mu_ask_kind kind,
-                                                                     unsigned what, int64_t index,
-                                                                     struct mu_slice value, const char *key_format,
-                                                                     va_list args)
+struct mu_ask_slot *mu_asks_put(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
+                                struct mu_slice value, const char *key_format, ...)
 {
     struct mu_ask_slot *slot = asks->slots;
+    va_list args;
     int len;
 
     assert(asks->count < MU_ASKS_MAX && value.len <= asks->value_room);
     while (slot->ask.id != 0)
         slot++;
+    va_start(args, key_format);
     len = vsnprintf(slot->key, asks->key_room, key_format, args);
+    va_end(args);
     assert(len > 0 && (size_t)len < asks->key_room);
     slot->ask = (struct mu_ask){ .kind = kind, .id = ++asks->last_id, .key = mu_slice(slot->key, (size_t)len) };
     slot->what = what;
@@ -70,38 +71,8 @@ __attribute__((format(printf, 6, 0))) static struct mu_ask_slot *add(struct mu_a
     return slot;
 }
 
-struct mu_ask_slot *mu_asks_add(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
-                                const char *key_format, ...)
+struct mu_ask_slot *mu_asks_expect_nothing(struct mu_ask_slot *slot)
 {
-    struct mu_ask_slot *slot;
-    va_list args;
-
-    va_start(args, key_format);
-    slot = add(asks, kind, what, index, mu_slice("", 0), key_format, args);
-    va_end(args);
-    return slot;
-}
-
-struct mu_ask_slot *mu_asks_put(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
-                                struct mu_slice value, const char *key_format, ...)
-{
-    struct mu_ask_slot *slot;
-    va_list args;
-
-    va_start(args, key_format);
-    slot = add(asks, kind, what, index, value, key_format, args);
-    va_end(args);
-    return slot;
-}
-
-struct mu_ask_slot *mu_asks_look(struct mu_asks *asks, unsigned what, int64_t index, const char *key_format, ...)
-{
-    struct mu_ask_slot *slot;
-    va_list args;
-
-    va_start(args, key_format);
-    slot = add(asks, MU_ASK_COMPARE_SET, what, index, mu_slice_str(MU_ASK_NOTHING), key_format, args);
-    va_end(args);
     slot->ask.expected = mu_slice_str(MU_ASK_NOTHING);
     return slot;
 }
@@ -143,11 +114,6 @@ bool mu_ask_may_mend(int code)
            code == MUSTER_ERDZV_CONNECTION;
 }
 
-static uint64_t at_most(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 bool mu_asks_emit(struct mu_asks *asks, uint64_t now_ms, uint64_t deadline_ms, struct mu_ask *ret_ask)
 {
     uint64_t left_ms = deadline_ms > now_ms ? deadline_ms - now_ms : 1;
@@ -163,7 +129,7 @@ bool mu_asks_emit(struct mu_asks *asks, uint64_t now_ms, uint64_t deadline_ms, s
         return false;
     if (next->last.code != 0)
         next->ask.id = ++asks->last_id; /* an answer to the earlier one comes too late */
-    next->ask.timeout_ms = at_most(next->ask.kind == MU_ASK_GET ? MU_ASK_WAIT_MS : MU_ASK_TIMEOUT_MS, left_ms);
+    next->ask.timeout_ms = mu_sooner_ms(next->ask.kind == MU_ASK_GET ? MU_ASK_WAIT_MS : MU_ASK_TIMEOUT_MS, left_ms);
     next->sent = true;
     *ret_ask = next->ask;
     return true;
@@ -189,7 +155,7 @@ bool mu_asks_answer(struct mu_asks *asks, const struct mu_answer *answer, uint64
             slot->last = *answer->error;
             slot->sent = false;
             slot->due_ms = now_ms + slot->retry_ms;
-            slot->retry_ms = at_most(2 * slot->retry_ms, MU_ASK_RETRY_MAX_MS);
+            slot->retry_ms = mu_sooner_ms(2 * slot->retry_ms, MU_ASK_RETRY_MAX_MS);
             return false;
         }
         *ret_slot = *slot;
@@ -205,7 +171,7 @@ uint64_t mu_asks_due_ms(const struct mu_asks *asks)
 
     for (size_t i = 0; i < MU_ASKS_MAX; i++) {
         if (asks->slots[i].ask.id != 0 && !asks->slots[i].sent)
-            due_ms = at_most(due_ms, asks->slots[i].due_ms);
+            due_ms = mu_sooner_ms(due_ms, asks->slots[i].due_ms);
     }
     return due_ms;
 }

@@ -81,16 +81,17 @@ void mu_asks_done(struct mu_asks *asks);
 /* There must be room: mu_asks_free() says how much. The key is made of the format; number, expected and once are filled
  * in by the caller. */
 unsigned mu_asks_free(const struct mu_asks *asks);
-struct mu_ask_slot *mu_asks_add(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
-                                const char *key_format, ...) __attribute__((format(printf, 5, 6)));
+#define mu_asks_add(asks, kind, what, index, ...) mu_asks_put(asks, kind, what, index, mu_slice("", 0), __VA_ARGS__)
 /* SET, or COMPARE_SET of nothing. Copies the value, which must fit. */
 struct mu_ask_slot *mu_asks_put(struct mu_asks *asks, enum mu_ask_kind kind, unsigned what, int64_t index,
                                 struct mu_slice value, const char *key_format, ...)
     __attribute__((format(printf, 6, 7)));
 /* A COMPARE_SET that changes nothing: a key that is missing answers MU_ASK_NOTHING, or nothing, and stays missing. */
 #define MU_ASK_NOTHING "?"
-struct mu_ask_slot *mu_asks_look(struct mu_asks *asks, unsigned what, int64_t index, const char *key_format, ...)
-    __attribute__((format(printf, 4, 5)));
+#define mu_asks_look(asks, what, index, ...)                                                                           \
+    mu_asks_expect_nothing(                                                                                            \
+        mu_asks_put(asks, MU_ASK_COMPARE_SET, what, index, mu_slice_str(MU_ASK_NOTHING), __VA_ARGS__))
+struct mu_ask_slot *mu_asks_expect_nothing(struct mu_ask_slot *slot);
 bool mu_answer_is_there(const struct mu_answer *answer); /* to a look: there is a value */
 /* Whether something of that kind is under way. */
 bool mu_asks_has(const struct mu_asks *asks, unsigned what);
@@ -107,6 +108,11 @@ const struct mu_ask_slot *mu_asks_find(const struct mu_asks *asks, uint64_t id);
  * is added); answer->error is final then, if there is one. False: an answer to nothing, or it will be asked again. */
 bool mu_asks_answer(struct mu_asks *asks, const struct mu_answer *answer, uint64_t now_ms,
                     struct mu_ask_slot *ret_slot);
+
+static inline uint64_t mu_sooner_ms(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 uint64_t mu_asks_due_ms(const struct mu_asks *asks); /* when something is to be asked again; UINT64_MAX: never */
 /* Of those under way, the one with the smallest index: for words at a deadline. */

@@ -254,7 +254,7 @@ static uint64_t away_until_ms(const struct mu_completion *f)
                                                                                            : MU_COMPLETION_REFUSED_MS);
     if (f->away_ms != UINT64_MAX)
         silent_ms = f->away_ms + MU_COMPLETION_SILENT_MS;
-    return refused_ms < silent_ms ? refused_ms : silent_ms;
+    return mu_sooner_ms(refused_ms, silent_ms);
 }
 
 static void end_away(struct mu_completion *f)
@@ -505,15 +505,11 @@ void mu_completion_step(struct mu_completion *f, const struct mu_completion_even
     assert(is_sound(f));
 }
 
-static uint64_t sooner(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 uint64_t mu_completion_deadline_ms(const struct mu_completion *f)
 {
-    return sooner(sooner(sooner(f->deadline_ms, away_until_ms(f)), mu_asks_due_ms(&f->asks)),
-                  sooner(sooner(f->fin_ms, f->removed_by_ms), sooner(f->look_again_ms, f->scan_ms)));
+    return mu_sooner_ms(
+        mu_sooner_ms(mu_sooner_ms(f->deadline_ms, away_until_ms(f)), mu_asks_due_ms(&f->asks)),
+        mu_sooner_ms(mu_sooner_ms(f->fin_ms, f->removed_by_ms), mu_sooner_ms(f->look_again_ms, f->scan_ms)));
 }
 
 enum mu_completion_state mu_completion_state(const struct mu_completion *f)

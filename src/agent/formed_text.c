@@ -14,28 +14,29 @@ enum {
 
 void mu_formed_say(const struct mu_formed *formed, char line[static MU_FORMED_LINE_MAX])
 {
-    int64_t last = formed->first_worker + formed->local_workers - 1;
+    const struct mu_agent_worker *first = &formed->first;
+    int64_t last = first->rank + first->local_world_size - 1;
     struct mu_words w = mu_words_into(line, MU_FORMED_LINE_MAX);
 
-    assert(formed->local_workers > 0); /* ranks may be what a PyTorch agent has assigned: they are not judged here */
-    mu_words_add(&w, "group formed: %" PRId64 " node%s, %" PRId64 " worker%s", formed->nodes,
-                 formed->nodes == 1 ? "" : "s", formed->workers, formed->workers == 1 ? "" : "s");
+    assert(first->local_world_size > 0); /* ranks may be what a PyTorch agent has assigned: they are not judged here */
+    mu_words_add(&w, "group formed: %" PRId64 " node%s, %" PRId64 " worker%s", first->group_world_size,
+                 first->group_world_size == 1 ? "" : "s", first->world_size, first->world_size == 1 ? "" : "s");
     if (formed->round >= 0)
         mu_words_add(&w, ", round %" PRId64, formed->round);
-    mu_words_add(&w, "; this node: rank %" PRId64, formed->rank);
-    if (formed->local_workers == 1)
+    mu_words_add(&w, "; this node: rank %" PRId64, first->group_rank);
+    if (first->local_world_size == 1)
         mu_words_add(&w, " (worker %" PRId64 ")", last);
     else
-        mu_words_add(&w, " (workers %" PRId64 "-%" PRId64 ")", formed->first_worker, last);
-    if (formed->master_addr[0] != '\0') {
-        bool is_v6 = strchr(formed->master_addr, ':') != NULL;
+        mu_words_add(&w, " (workers %" PRId64 "-%" PRId64 ")", first->rank, last);
+    if (first->master_addr[0] != '\0') {
+        bool is_v6 = strchr(first->master_addr, ':') != NULL;
 
-        mu_words_add(&w, "; master %s%s%s:%u", is_v6 ? "[" : "", formed->master_addr, is_v6 ? "]" : "",
-                     formed->master_port);
+        mu_words_add(&w, "; master %s%s%s:%u", is_v6 ? "[" : "", first->master_addr, is_v6 ? "]" : "",
+                     first->master_port);
     }
     if (formed->regroup_ms >= 0)
         mu_words_add(&w, "; regrouped in %" PRId64 ".%03" PRId64 " s, restarts used: %" PRId64 " of %" PRId64,
-                     formed->regroup_ms / 1000, formed->regroup_ms % 1000, formed->restarts, formed->max_restarts);
+                     formed->regroup_ms / 1000, formed->regroup_ms % 1000, first->restart_count, formed->max_restarts);
 }
 
 /* "  global_ranks=[16, 17, 18]": as many values as this node has workers, each `step` above the one before. */
@@ -53,22 +54,23 @@ static void add_list(struct mu_words *w, const char *name, int64_t first, int64_
 
 bool mu_formed_say_result(const struct mu_formed *formed, unsigned index, char line[static MU_FORMED_LINE_MAX])
 {
+    const struct mu_agent_worker *first = &formed->first;
     const struct {
         const char *name;
         enum { NUMBER, TEXT, LIST } kind;
         const char *text;
         int64_t first, step;
     } rows[] = {
-        { "restart_count", NUMBER, NULL, formed->restarts, 0 },
-        { "master_addr", TEXT, formed->master_addr, 0, 0 },
-        { "master_port", NUMBER, NULL, formed->master_port, 0 },
-        { "group_rank", NUMBER, NULL, formed->rank, 0 },
-        { "group_world_size", NUMBER, NULL, formed->nodes, 0 },
+        { "restart_count", NUMBER, NULL, first->restart_count, 0 },
+        { "master_addr", TEXT, first->master_addr, 0, 0 },
+        { "master_port", NUMBER, NULL, first->master_port, 0 },
+        { "group_rank", NUMBER, NULL, first->group_rank, 0 },
+        { "group_world_size", NUMBER, NULL, first->group_world_size, 0 },
         { "local_ranks", LIST, NULL, 0, 1 },
-        { "role_ranks", LIST, NULL, formed->first_role_rank, 1 },
-        { "global_ranks", LIST, NULL, formed->first_worker, 1 },
-        { "role_world_sizes", LIST, NULL, formed->role_workers, 0 },
-        { "global_world_sizes", LIST, NULL, formed->workers, 0 },
+        { "role_ranks", LIST, NULL, first->role_rank, 1 },
+        { "global_ranks", LIST, NULL, first->rank, 1 },
+        { "role_world_sizes", LIST, NULL, first->role_world_size, 0 },
+        { "global_world_sizes", LIST, NULL, first->world_size, 0 },
         { "event_log_handler", TEXT, formed->event_log_handler, 0, 0 },
     };
     size_t row = index - 1, count = sizeof rows / sizeof rows[0] - (formed->event_log_handler == NULL);
@@ -83,7 +85,7 @@ bool mu_formed_say_result(const struct mu_formed *formed, unsigned index, char l
     else if (rows[row].kind == NUMBER)
         mu_words_add(&w, "  %s=%" PRId64, rows[row].name, rows[row].first);
     else
-        add_list(&w, rows[row].name, rows[row].first, rows[row].step, formed->local_workers);
+        add_list(&w, rows[row].name, rows[row].first, rows[row].step, first->local_world_size);
     return true;
 }
 

@@ -2,26 +2,20 @@
 #ifndef MU_AGENT_FORMED_TEXT_H
 #define MU_AGENT_FORMED_TEXT_H
 
-#include "muster.h"
+#include "agent/worker_env.h"
 
 #define MU_FORMED_LINE_MAX 1024    /* bytes of a line, the NUL included */
 #define MU_FORMED_MEMBERS_A_LINE 8 /* nodes that one line about members names */
 #define MU_FORMED_RANKS_SHOWN 64   /* more workers than that are shown by the first and the last of them */
 
-struct mu_formed {           /* borrows texts */
-    int64_t round;           /* -1: the back end has no rounds */
-    int64_t nodes, workers;  /* of the whole group */
-    int64_t rank;            /* this node's */
-    int64_t first_worker;    /* the lowest RANK of this node's workers */
-    int64_t local_workers;   /* how many they are; nodes may differ */
-    const char *master_addr; /* "": not known */
-    uint16_t master_port;
-    int64_t regroup_ms; /* since the group before it ended; -1: it is the first */
-    int64_t restarts, max_restarts;
+struct mu_formed {                /* borrows texts */
+    int64_t round;                /* -1: the back end has no rounds */
+    struct mu_agent_worker first; /* of this node's workers. Its local_world_size: how many they are; nodes may differ.
+                                   * Its master_addr "": not known */
+    int64_t regroup_ms;           /* since the group before it ended; -1: it is the first */
+    int64_t max_restarts;
     /* For the result alone. */
     const char *role;
-    int64_t first_role_rank;       /* the lowest ROLE_RANK of this node's workers */
-    int64_t role_workers;          /* of the whole group */
     const char *event_log_handler; /* NULL: not known, and not said */
 };
 

@@ -678,15 +678,10 @@ bool mu_job_next(struct mu_job *j, uint64_t now_ms, struct mu_job_effect *ret_ef
 
 /* ---- Looking ---- */
 
-static uint64_t sooner(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 uint64_t mu_job_deadline_ms(const struct mu_job *j)
 {
-    return sooner(mu_policy_deadline_ms(j->policy),
-                  sooner(mu_ranks_deadline_ms(j->ranks), mu_completion_deadline_ms(j->completion)));
+    return mu_sooner_ms(mu_policy_deadline_ms(j->policy),
+                        mu_sooner_ms(mu_ranks_deadline_ms(j->ranks), mu_completion_deadline_ms(j->completion)));
 }
 
 bool mu_job_will(const struct mu_job *j, char *key, size_t key_room, char text[static MU_VANISHED_NOTE_MAX])

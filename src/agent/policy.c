@@ -453,11 +453,8 @@ void mu_policy_step(struct mu_policy *p, const struct mu_policy_event *event, st
 
 uint64_t mu_policy_deadline_ms(const struct mu_policy *p)
 {
-    uint64_t due_ms = mu_asks_due_ms(&p->asks);
-
-    due_ms = due_ms < p->deadline_ms ? due_ms : p->deadline_ms;
-    due_ms = due_ms < p->down_say_ms ? due_ms : p->down_say_ms;
-    return due_ms < p->charge_until_ms ? due_ms : p->charge_until_ms;
+    return mu_sooner_ms(mu_sooner_ms(mu_asks_due_ms(&p->asks), p->deadline_ms),
+                        mu_sooner_ms(p->down_say_ms, p->charge_until_ms));
 }
 
 enum mu_policy_phase mu_policy_phase(const struct mu_policy *p)

@@ -733,10 +733,7 @@ void mu_ranks_step(struct mu_ranks *r, const struct mu_ranks_event *event, struc
 
 uint64_t mu_ranks_deadline_ms(const struct mu_ranks *r)
 {
-    uint64_t due_ms = mu_asks_due_ms(&r->asks);
-
-    due_ms = due_ms < r->again_ms ? due_ms : r->again_ms;
-    return due_ms < r->deadline_ms ? due_ms : r->deadline_ms;
+    return mu_sooner_ms(mu_asks_due_ms(&r->asks), mu_sooner_ms(r->again_ms, r->deadline_ms));
 }
 
 enum mu_ranks_state mu_ranks_state(const struct mu_ranks *r)

@@ -5,6 +5,23 @@
 #include <stdio.h>
 
 #define UNSAID "default", 0, 0, NULL /* what only the result has */
+#define FORMED(...) FORMED_OF(__VA_ARGS__)
+#define FORMED_OF(round_, nodes, workers, node, first_worker, local, addr, port, ms, restarts, max, role_, role_first, \
+                  role_workers, handler)                                                                               \
+    {                                                                                                                  \
+        .round = round_,                                                                                               \
+        .first = { .group_world_size = nodes,                                                                          \
+                   .world_size = workers,                                                                              \
+                   .group_rank = node,                                                                                 \
+                   .rank = first_worker,                                                                               \
+                   .local_world_size = local,                                                                          \
+                   .master_addr = addr,                                                                                \
+                   .master_port = port,                                                                                \
+                   .restart_count = restarts,                                                                          \
+                   .role_rank = role_first,                                                                            \
+                   .role_world_size = role_workers },                                                                  \
+        .regroup_ms = ms, .max_restarts = max, .role = role_, .event_log_handler = handler,                            \
+    }
 
 static void a_group_that_has_formed_is_one_line(void **state)
 {
@@ -12,17 +29,17 @@ static void a_group_that_has_formed_is_one_line(void **state)
         struct mu_formed formed;
         const char *line;
     } cases[] = {
-        { { 0, 4, 32, 2, 16, 8, "10.0.0.5", 41233, -1, 0, 0, UNSAID },
+        { FORMED(0, 4, 32, 2, 16, 8, "10.0.0.5", 41233, -1, 0, 0, UNSAID),
           "group formed: 4 nodes, 32 workers, round 0; this node: rank 2 (workers 16-23); master 10.0.0.5:41233" },
-        { { 0, 1, 1, 0, 0, 1, "127.0.0.1", 1, -1, 0, 3, UNSAID },
+        { FORMED(0, 1, 1, 0, 0, 1, "127.0.0.1", 1, -1, 0, 3, UNSAID),
           "group formed: 1 node, 1 worker, round 0; this node: rank 0 (worker 0); master 127.0.0.1:1" },
-        { { 7, 2, 5, 1, 3, 2, "fd00::5", 65535, -1, 0, 0, UNSAID }, /* three workers there, two here */
+        { FORMED(7, 2, 5, 1, 3, 2, "fd00::5", 65535, -1, 0, 0, UNSAID), /* three workers there, two here */
           "group formed: 2 nodes, 5 workers, round 7; this node: rank 1 (workers 3-4); master [fd00::5]:65535" },
-        { { -1, 2, 2, 0, 0, 1, "node1.example", 29500, -1, 0, 0, UNSAID }, /* static */
+        { FORMED(-1, 2, 2, 0, 0, 1, "node1.example", 29500, -1, 0, 0, UNSAID), /* static */
           "group formed: 2 nodes, 2 workers; this node: rank 0 (worker 0); master node1.example:29500" },
-        { { 3, 2, 4, 1, 2, 2, "", 0, -1, 0, 0, UNSAID },
+        { FORMED(3, 2, 4, 1, 2, 2, "", 0, -1, 0, 0, UNSAID),
           "group formed: 2 nodes, 4 workers, round 3; this node: rank 1 (workers 2-3)" },
-        { { 1, 2, 2, 0, 0, 1, "10.0.0.5", 41234, 1500, 1, 3, UNSAID }, /* the second group */
+        { FORMED(1, 2, 2, 0, 0, 1, "10.0.0.5", 41234, 1500, 1, 3, UNSAID), /* the second group */
           "group formed: 2 nodes, 2 workers, round 1; this node: rank 0 (worker 0); master 10.0.0.5:41234; "
           "regrouped in 1.500 s, restarts used: 1 of 3" },
     };
@@ -50,7 +67,7 @@ static const char *result_of(const struct mu_formed *formed)
 
 static void the_result_has_every_value_in_pytorchs_words(void **state)
 {
-    struct mu_formed formed = { 4, 2, 5, 1, 3, 2, "10.0.0.5", 41233, 1500, 1, 3, "trainer", 1, 3, "null" };
+    struct mu_formed formed = FORMED(4, 2, 5, 1, 3, 2, "10.0.0.5", 41233, 1500, 1, 3, "trainer", 1, 3, "null");
 
     (void)state;
     assert_string_equal(result_of(&formed), "[trainer] Rendezvous complete for workers. Result:\n"
@@ -71,21 +88,14 @@ static void the_result_has_every_value_in_pytorchs_words(void **state)
 
 static void a_result_of_many_workers_stays_short(void **state)
 {
-    struct mu_formed formed = { .nodes = 1000,
-                                .workers = 4096000,
-                                .rank = 999,
-                                .first_worker = 4091904,
-                                .local_workers = MU_FORMED_RANKS_SHOWN,
-                                .master_addr = "",
-                                .role = "default",
-                                .first_role_rank = 4091904,
-                                .role_workers = 4096000 };
+    struct mu_formed formed = FORMED(0, 1000, 4096000, 999, 4091904, MU_FORMED_RANKS_SHOWN, "", 0, 0, 0, 0, "default",
+                                     4091904, 4096000, NULL);
 
     (void)state;
     assert_non_null(strstr(result_of(&formed), "  local_ranks=[0, 1, 2, 3, "));
     assert_non_null(strstr(result_of(&formed), ", 62, 63]\n"));
     assert_non_null(strstr(result_of(&formed), ", 4091966, 4091967]\n"));
-    formed.local_workers = 4096;
+    formed.first.local_world_size = 4096;
     assert_non_null(strstr(result_of(&formed), "  local_ranks=[0, 1, 2, ..., 4095]\n"));
     assert_non_null(strstr(result_of(&formed), "  global_ranks=[4091904, 4091905, 4091906, ..., 4095999]\n"));
     assert_non_null(strstr(result_of(&formed), "  global_world_sizes=[4096000, 4096000, 4096000, ..., 4096000]\n"));
