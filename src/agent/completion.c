@@ -15,21 +15,22 @@ int mu_completion_new(const struct mu_completion_config *config, struct mu_compl
                       struct muster_error *reterr)
 {
     struct mu_completion *f = calloc(1, sizeof *f);
+    bool is_full = false;
 
     if (f == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the end of a job");
     f->prefix_room = strlen(config->run_id) + MU_ROUND_PREFIX_EXTRA;
-    f->run_id = strdup(config->run_id);
-    f->prefix = malloc(f->prefix_room);
-    f->job_prefix = malloc(f->prefix_room);
-    f->own_prefix = malloc(f->prefix_room);
+    f->run_id = mu_arena_text(&f->names, config->run_id, &is_full);
+    f->prefix = mu_arena_alloc(&f->names, f->prefix_room);
+    f->job_prefix = mu_arena_alloc(&f->names, f->prefix_room);
+    f->own_prefix = mu_arena_alloc(&f->names, f->prefix_room);
     f->barrier_ms = config->barrier_ms;
     f->loss_ms = config->loss_ms == 0 ? MU_COMPLETION_LOSS_MS : config->loss_ms;
     f->deadline_ms = f->look_again_ms = f->scan_ms = f->away_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
     f->removed_by_ms = UINT64_MAX;
     mu_line_copy(f->node, sizeof f->node, mu_slice_str(config->node));
     mu_line_copy(f->host, sizeof f->host, mu_slice_str(config->host != NULL ? config->host : config->node));
-    if (f->run_id == NULL || f->prefix == NULL || f->job_prefix == NULL || f->own_prefix == NULL ||
+    if (is_full || f->prefix == NULL || f->job_prefix == NULL || f->own_prefix == NULL ||
         mu_asks_init(&f->asks, f->prefix_room, MU_VERDICT_TEXT_MAX, NULL) < 0) {
         mu_completion_free(f);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the end of a job");
@@ -47,10 +48,7 @@ void mu_completion_free(struct mu_completion *f)
     free(f->vanished);
     mu_vanished_done(&f->gone);
     mu_buf_done(&f->replaced);
-    free(f->run_id);
-    free(f->prefix);
-    free(f->job_prefix);
-    free(f->own_prefix);
+    mu_arena_done(&f->names);
     free(f);
 }
 

@@ -9,6 +9,7 @@
 #define MU_AGENT_COMPLETION_PARTS_H
 
 #include "agent/completion.h"
+#include "base/arena.h"
 #include "base/buf.h"
 #include "rdzv/foreign.h"
 
@@ -66,7 +67,9 @@ struct mu_completion {
     struct mu_completion_effects *out; /* of this step ... */
     uint64_t now_ms;                   /* ... and its time */
 
-    char *run_id, *prefix, *job_prefix, *own_prefix; /* R, M, T */
+    struct mu_arena names; /* the next ones */
+    const char *run_id;
+    char *prefix, *job_prefix, *own_prefix; /* R, M, T */
     size_t prefix_room;
     char node[MU_VERDICT_NODE_MAX], host[MU_VERDICT_NODE_MAX];
     uint64_t barrier_ms;

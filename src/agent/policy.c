@@ -20,6 +20,7 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
 {
     size_t prefix_room = strlen(config->run_id) + MU_ROUND_PREFIX_EXTRA;
     struct mu_policy *p;
+    bool is_full = false;
 
     if (config->local_world_size < 1 || config->max_restarts < 0)
         return mu_fail(reterr, MUSTER_EINVAL, "%" PRId64 " workers with %" PRId64 " restarts are not possible",
@@ -27,12 +28,11 @@ int mu_policy_new(const struct mu_policy_config *config, struct mu_policy **ret_
     p = calloc(1, sizeof *p);
     if (p == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
-    p->job_prefix = malloc(prefix_room);
-    p->role = strdup(config->role);
-    p->node = strdup(config->node);
-    p->host = strdup(config->host != NULL ? config->host : config->node);
-    if (p->job_prefix == NULL || p->role == NULL || p->node == NULL || p->host == NULL ||
-        mu_asks_init(&p->asks, prefix_room, MU_RESTART_BUDGET_MAX, NULL) < 0) {
+    p->job_prefix = mu_arena_alloc(&p->names, prefix_room);
+    p->role = mu_arena_text(&p->names, config->role, &is_full);
+    p->node = mu_arena_text(&p->names, config->node, &is_full);
+    p->host = config->host != NULL ? mu_arena_text(&p->names, config->host, &is_full) : p->node;
+    if (is_full || p->job_prefix == NULL || mu_asks_init(&p->asks, prefix_room, MU_RESTART_BUDGET_MAX, NULL) < 0) {
         mu_policy_free(p);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an agent");
     }
@@ -54,10 +54,7 @@ void mu_policy_free(struct mu_policy *p)
     if (p == NULL)
         return;
     mu_asks_done(&p->asks);
-    free(p->job_prefix);
-    free(p->role);
-    free(p->node);
-    free(p->host);
+    mu_arena_done(&p->names);
     mu_buf_done(&p->budget);
     free(p);
 }

@@ -8,6 +8,7 @@
 #define MU_AGENT_POLICY_PARTS_H
 
 #include "agent/policy.h"
+#include "base/arena.h"
 #include "base/buf.h"
 #include "proc/signals.h"
 #include "rdzv/foreign.h"
@@ -46,7 +47,9 @@ struct mu_policy {
     struct mu_policy_effects *out; /* of this step ... */
     uint64_t now_ms;               /* ... and its time */
 
-    char *job_prefix, *role, *node, *host;
+    struct mu_arena names; /* the next ones */
+    char *job_prefix;
+    const char *role, *node, *host;
     int64_t size, max_restarts;
     uint64_t grace_ms, store_ms, barrier_ms;
 

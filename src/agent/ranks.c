@@ -25,20 +25,19 @@ static char *json_of(const char *role, struct muster_error *reterr)
 
 static int fill(struct mu_ranks *r, const struct mu_ranks_config *config, struct muster_error *reterr)
 {
-    size_t run_id_len = strlen(config->run_id);
+    bool is_full = false;
 
     r->role_json = json_of(config->role, reterr);
     if (r->role_json == NULL)
         return reterr == NULL ? MUSTER_EINVAL : reterr->code;
-    r->prefix_room = run_id_len + MU_ROUND_PREFIX_EXTRA;
-    r->run_id = strdup(config->run_id);
-    r->role = strdup(config->role);
-    r->prefix = malloc(r->prefix_room);
-    r->job_prefix = malloc(r->prefix_room);
-    r->own_prefix = malloc(r->prefix_room);
-    r->last_prefix = malloc(r->prefix_room);
-    if (r->run_id == NULL || r->role == NULL || r->prefix == NULL || r->job_prefix == NULL || r->own_prefix == NULL ||
-        r->last_prefix == NULL)
+    r->prefix_room = strlen(config->run_id) + MU_ROUND_PREFIX_EXTRA;
+    r->run_id = mu_arena_text(&r->names, config->run_id, &is_full);
+    r->role = mu_arena_text(&r->names, config->role, &is_full);
+    r->prefix = mu_arena_alloc(&r->names, r->prefix_room);
+    r->job_prefix = mu_arena_alloc(&r->names, r->prefix_room);
+    r->own_prefix = mu_arena_alloc(&r->names, r->prefix_room);
+    r->last_prefix = mu_arena_alloc(&r->names, r->prefix_room);
+    if (is_full || r->prefix == NULL || r->job_prefix == NULL || r->own_prefix == NULL || r->last_prefix == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the assignment of ranks");
     mu_round_job_prefix(r->job_prefix, r->prefix_room, config->run_id);
     return mu_asks_init(&r->asks, r->prefix_room, strlen(r->role_json) + VALUE_EXTRA + MU_SETTLEMENT_JSON_MAX, reterr);
@@ -87,19 +86,15 @@ void mu_ranks_free(struct mu_ranks *r)
         return;
     forget_infos(r);
     mu_asks_done(&r->asks);
-    free(r->run_id);
-    free(r->role);
     free(r->role_json);
-    free(r->prefix);
-    free(r->job_prefix);
-    free(r->own_prefix);
-    free(r->last_prefix);
+    mu_arena_done(&r->names);
     mu_buf_done(&r->budget);
     mu_vanished_done(&r->last.missing);
     free(r);
 }
 
-bool mu_ranks_is_private(const struct mu_ranks *r)
+/* Nobody of PyTorch looks: the keys are ours, and so is the count. */
+static bool is_private(const struct mu_ranks *r)
 {
     return r->start.round >= 0 && r->start.all_ours && r->start.has_store;
 }
@@ -108,7 +103,7 @@ bool mu_ranks_is_private(const struct mu_ranks *r)
 
 void mu_ranks_enter(struct mu_ranks *r, enum mu_ranks_state state)
 {
-    bool rank_0 = r->start.rank == 0, own = mu_ranks_is_private(r);
+    bool rank_0 = r->start.rank == 0, own = is_private(r);
 
     r->state = state;
     switch (state) {
@@ -336,19 +331,19 @@ static int take_info(struct mu_ranks *r, int64_t rank, const char *role, int64_t
 /* Keys are made of these and a rank: KEY_OF_RANK. */
 static const char *prefix_of(const struct mu_ranks *r)
 {
-    return mu_ranks_is_private(r) ? r->own_prefix : r->prefix;
+    return is_private(r) ? r->own_prefix : r->prefix;
 }
 
 static const char *info_name(const struct mu_ranks *r)
 {
-    if (mu_ranks_is_private(r))
+    if (is_private(r))
         return "role_info/";
     return r->start.old_dialect ? INFO_113 : "torchelastic/role_info/";
 }
 
 static const char *assigned_name(const struct mu_ranks *r)
 {
-    return mu_ranks_is_private(r) ? "ranks/" : "torchelastic/assigned_ranks/";
+    return is_private(r) ? "ranks/" : "torchelastic/assigned_ranks/";
 }
 
 static void tell_assigned(struct mu_ranks *r, int64_t rank)
@@ -359,7 +354,7 @@ static void tell_assigned(struct mu_ranks *r, int64_t rank)
     int len = snprintf(text, sizeof text, "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, r->next_base,
                        r->result.world_size, role->next, role->workers);
 
-    if (mu_ranks_is_private(r))
+    if (is_private(r))
         len += snprintf(text + len, sizeof text - (size_t)len, ", %" PRId64 "%s", r->result.count, r->settled_json);
     len += snprintf(text + len, sizeof text - (size_t)len, "]");
     assert(len > 0 && (size_t)len < sizeof text);
@@ -426,7 +421,7 @@ static void go_on(struct mu_ranks *r)
 {
     ask_on(r);
     if (r->state == MU_RANKS_GATHERING && is_through(r)) {
-        if (mu_ranks_is_private(r)) {
+        if (is_private(r)) {
             mu_ranks_look_at_budget(r);
         } else if (r->start.old_dialect) {
             agree(r);
@@ -449,11 +444,11 @@ static void tell_info(struct mu_ranks *r)
 {
     char text[6 * MU_RANKS_ROLE_MAX + VALUE_EXTRA + MU_SETTLEMENT_JSON_MAX]; /* JSON makes at most six bytes of one */
     char last[MU_SETTLEMENT_JSON_MAX];
-    size_t last_len = mu_ranks_is_private(r) ? mu_settlement_write(&r->last, last) : 0;
+    size_t last_len = is_private(r) ? mu_settlement_write(&r->last, last) : 0;
     int len = snprintf(text, sizeof text, "{\"role\": %s, \"rank\": %" PRId64 ", \"local_world_size\": %" PRId64,
                        r->role_json, r->start.rank, r->size);
 
-    if (mu_ranks_is_private(r))
+    if (is_private(r))
         len += snprintf(text + len, sizeof text - (size_t)len, ", \"count\": %" PRId64, r->known);
     if (last_len > 0)
         len += snprintf(text + len, sizeof text - (size_t)len, ", \"last\": %.*s", (int)last_len, last);
@@ -481,7 +476,7 @@ static void gather(struct mu_ranks *r)
     int64_t world = r->start.world_size;
 
     mu_ranks_enter(r, MU_RANKS_GATHERING);
-    if (mu_ranks_is_private(r) || !r->start.old_dialect) {
+    if (is_private(r) || !r->start.old_dialect) {
         r->infos = calloc((size_t)world, sizeof *r->infos);
         if (r->infos == NULL) {
             (void)mu_fail(&r->error, MUSTER_ENOMEM, "no memory for the roles of %" PRId64 " agents", world);
@@ -543,7 +538,7 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event)
     r->settled = r->used_up = r->has_found = false;
     r->settled_json[0] = r->wanted[0] = '\0';
     r->budget.len = 0;
-    r->result = (struct mu_ranks_result){ .count = start->own_count, .shared = mu_ranks_is_private(r) };
+    r->result = (struct mu_ranks_result){ .count = start->own_count, .shared = is_private(r) };
     mu_round_stock_prefix(r->prefix, r->prefix_room, r->run_id, start->round);
     mu_round_own_prefix(r->own_prefix, r->prefix_room, r->run_id, start->round, start->tag);
     if (start->world_size > MU_RANKS_WORLD_MAX) {
@@ -553,7 +548,7 @@ static void start_round(struct mu_ranks *r, const struct mu_ranks_event *event)
         (void)mu_fail(&r->error, MUSTER_ENOTSUP, "the back end has no store in which %" PRId64 " agents could do that",
                       start->world_size);
         mu_ranks_fail(r);
-    } else if (mu_ranks_is_private(r)) {
+    } else if (is_private(r)) {
         exchange_privately(r);
     } else {
         exchange(r);
@@ -577,8 +572,8 @@ static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struc
     int64_t size = 0, count = 0;
     const char *complaint = read_info(json, slot->index, &role, &size, &count);
 
-    r->known = complaint == NULL && mu_ranks_is_private(r) && count > r->known ? count : r->known;
-    if (complaint == NULL && mu_ranks_is_private(r))
+    r->known = complaint == NULL && is_private(r) && count > r->known ? count : r->known;
+    if (complaint == NULL && is_private(r))
         mu_settlement_add(&r->last, json_object_get(json, "last"));
     if (complaint != NULL)
         wrong(r, slot, complaint);
@@ -590,7 +585,7 @@ static void take_infos(struct mu_ranks *r, const struct mu_ask_slot *slot, struc
 static void take_assigned(struct mu_ranks *r, const struct mu_ask_slot *slot, struct mu_slice value)
 {
     json_t *json = load(value);
-    const char *complaint = read_assigned(json, mu_ranks_is_private(r), r->size, &r->result);
+    const char *complaint = read_assigned(json, is_private(r), r->size, &r->result);
 
     json_decref(json);
     if (complaint != NULL)
@@ -628,8 +623,8 @@ static void doubt(struct mu_ranks *r, const struct mu_answer *answer)
 {
     const struct mu_ask_slot *slot = mu_asks_find(&r->asks, answer->id);
 
-    if (slot == NULL || r->state != MU_RANKS_AWAITING || !mu_ranks_is_private(r) ||
-        answer->error->code == MUSTER_ETIMEOUT || (slot->what != ASSIGNED_GET && slot->what != COUNT_GET))
+    if (slot == NULL || r->state != MU_RANKS_AWAITING || !is_private(r) || answer->error->code == MUSTER_ETIMEOUT ||
+        (slot->what != ASSIGNED_GET && slot->what != COUNT_GET))
         return;
     r->again_ms = r->now_ms + MU_RANKS_AGAIN_MS;
     if (!r->identical && !mu_asks_has(&r->asks, INFO_SET))

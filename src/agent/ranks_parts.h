@@ -3,6 +3,7 @@
 #define MU_AGENT_RANKS_PARTS_H
 
 #include "agent/ranks.h"
+#include "base/arena.h"
 #include "base/buf.h"
 #include "rdzv/foreign.h"
 
@@ -52,7 +53,9 @@ struct mu_ranks {
     struct mu_ranks_effects *out; /* of this step ... */
     uint64_t now_ms;              /* ... and its time */
 
-    char *run_id, *role, *role_json;
+    struct mu_arena names; /* run_id, role and the prefixes */
+    const char *run_id, *role;
+    char *role_json;
     char *prefix, *job_prefix, *own_prefix, *last_prefix; /* R, M, T, T of the round before */
     size_t prefix_room;
     int64_t size;
@@ -84,8 +87,6 @@ struct mu_ranks {
 };
 
 /* ranks.c */
-bool mu_ranks_is_private(
-    const struct mu_ranks *r); /* nobody of PyTorch looks: the keys are ours, and so is the count */
 void mu_ranks_enter(struct mu_ranks *r, enum mu_ranks_state state);
 struct mu_ranks_effect *mu_ranks_emit(struct mu_ranks *r, enum mu_ranks_effect_type type);
 void mu_ranks_end(struct mu_ranks *r, enum mu_ranks_state state);

@@ -7,6 +7,7 @@
  * demand. */
 #include "agent/timer_uv.h"
 
+#include "base/clock.h"
 #include "base/texts.h"
 #include "base/words.h"
 
@@ -103,14 +104,6 @@ static void kill_process(struct mu_watchdog *w, const struct mu_timer *timer)
 
 /* ---- Time ---- */
 
-static double wall_clock_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 /* To the next expiry; a time of zero switches the clock off. A double of today's seconds is exact to less than a
  * microsecond: one more, so that it never fires too early. */
 static void set_clock(struct mu_watchdog *w)
@@ -132,7 +125,7 @@ static void set_clock(struct mu_watchdog *w)
 
 static void expire(struct mu_watchdog *w)
 {
-    double now_s = wall_clock_s();
+    double now_s = (double)mu_wall_us() / 1e6;
     struct mu_timer_expiry expiry;
 
     while (mu_timers_expire(&w->timers, now_s, &expiry)) {
