@@ -505,72 +505,60 @@ void mu_job_step(struct mu_job *j, const struct mu_job_event *event)
 
 /* ---- Effects ---- */
 
-/* What they have to say to the policy waits. True: *out is to be carried out. */
+/* What becomes of another machine's effect: the policy hears of it in turn, or it is to be carried out. */
+struct passed {
+    bool to_policy;
+    enum mu_policy_event_type event;
+    enum mu_job_effect_type effect;
+};
+
+static const struct passed of_ranks[] = {
+    [MU_RANKS_DO_ASK] = { false, 0, MU_JOB_DO_ASK },
+    [MU_RANKS_DO_DONE] = { true, MU_POLICY_ON_ASSIGNED, 0 },
+    [MU_RANKS_DO_USED_UP] = { true, MU_POLICY_ON_ASSIGN_USED_UP, 0 },
+    [MU_RANKS_DO_AGAIN] = { true, MU_POLICY_ON_ASSIGN_AGAIN, 0 },
+    [MU_RANKS_DO_FAIL] = { true, MU_POLICY_ON_ASSIGN_FAILED, 0 },
+    [MU_RANKS_DO_WARN] = { false, 0, MU_JOB_DO_WARN },
+};
+
+static const struct passed of_completion[] = {
+    [MU_COMPLETION_DO_ASK] = { false, 0, MU_JOB_DO_ASK },
+    [MU_COMPLETION_DO_CLOSE] = { false, 0, MU_JOB_DO_CLOSE },
+    [MU_COMPLETION_DO_LOST] = { true, MU_POLICY_ON_LOST, 0 },
+    [MU_COMPLETION_DO_WAITING] = { true, MU_POLICY_ON_WAITING, 0 },
+    [MU_COMPLETION_DO_JOB_FAILED] = { true, MU_POLICY_ON_JOB_FAILED, 0 },
+    [MU_COMPLETION_DO_PEER_FAILED] = { true, MU_POLICY_ON_PEER_FAILED, 0 },
+    [MU_COMPLETION_DO_WARN] = { false, 0, MU_JOB_DO_WARN },
+    [MU_COMPLETION_DO_END] = { true, MU_POLICY_ON_FINISHED, 0 },
+};
+
+/* True: *out is to be carried out. */
+static bool pass_on(struct mu_job *j, struct passed how, struct mu_policy_event told, struct mu_job_effect *out)
+{
+    told.type = how.event;
+    told.round = j->round;
+    if (how.to_policy)
+        mu_job_tell(j, &told);
+    out->type = how.effect;
+    return !how.to_policy;
+}
+
 static bool take_ranks(struct mu_job *j, const struct mu_ranks_effect *effect, struct mu_job_effect *out)
 {
-    struct mu_policy_event told = {
-        .round = j->round, .ranks = effect->result, .text = effect->text, .error = effect->error
-    };
+    struct mu_policy_event told = { .ranks = effect->result, .text = effect->text, .error = effect->error };
 
-    switch (effect->type) {
-    case MU_RANKS_DO_ASK:
-        *out = (struct mu_job_effect){ .type = MU_JOB_DO_ASK, .who = MU_JOB_RANKS, .ask = effect->ask };
-        return true;
-    case MU_RANKS_DO_DONE:
+    *out = (struct mu_job_effect){ .who = MU_JOB_RANKS, .ask = effect->ask, .text = effect->text };
+    if (effect->type == MU_RANKS_DO_DONE)
         begin_round(j, effect->result);
-        told.type = MU_POLICY_ON_ASSIGNED;
-        break;
-    case MU_RANKS_DO_AGAIN:
-        told.type = MU_POLICY_ON_ASSIGN_AGAIN;
-        break;
-    case MU_RANKS_DO_USED_UP:
-        told.type = MU_POLICY_ON_ASSIGN_USED_UP;
-        break;
-    case MU_RANKS_DO_FAIL:
-        told.type = MU_POLICY_ON_ASSIGN_FAILED;
-        break;
-    case MU_RANKS_DO_WARN:
-        *out = (struct mu_job_effect){ .type = MU_JOB_DO_WARN, .who = MU_JOB_RANKS, .text = effect->text };
-        return true;
-    }
-    mu_job_tell(j, &told);
-    return false;
+    return pass_on(j, of_ranks[effect->type], told, out);
 }
 
 static bool take_completion(struct mu_job *j, const struct mu_completion_effect *effect, struct mu_job_effect *out)
 {
-    struct mu_policy_event told = { .round = j->round, .text = effect->text, .end = effect->end };
+    struct mu_policy_event told = { .number = effect->number, .text = effect->text, .end = effect->end };
 
     *out = (struct mu_job_effect){ .who = MU_JOB_COMPLETION, .ask = effect->ask, .text = effect->text };
-    switch (effect->type) {
-    case MU_COMPLETION_DO_ASK:
-        out->type = MU_JOB_DO_ASK;
-        return true;
-    case MU_COMPLETION_DO_CLOSE:
-        out->type = MU_JOB_DO_CLOSE;
-        return true;
-    case MU_COMPLETION_DO_WARN:
-        out->type = MU_JOB_DO_WARN;
-        return true;
-    case MU_COMPLETION_DO_LOST:
-        told.type = MU_POLICY_ON_LOST;
-        break;
-    case MU_COMPLETION_DO_WAITING:
-        told.type = MU_POLICY_ON_WAITING;
-        told.number = effect->number;
-        break;
-    case MU_COMPLETION_DO_JOB_FAILED:
-        told.type = MU_POLICY_ON_JOB_FAILED;
-        break;
-    case MU_COMPLETION_DO_PEER_FAILED:
-        told.type = MU_POLICY_ON_PEER_FAILED;
-        break;
-    case MU_COMPLETION_DO_END:
-        told.type = MU_POLICY_ON_FINISHED;
-        break;
-    }
-    mu_job_tell(j, &told);
-    return false;
+    return pass_on(j, of_completion[effect->type], told, out);
 }
 
 static bool take_key_gc(const struct mu_ask *ask, struct mu_job_effect *out)
