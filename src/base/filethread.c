@@ -30,11 +30,6 @@ struct mu_filethread {
 
 static atomic_bool some_hang;
 
-static struct mu_file_job *job_of(struct mu_list *link)
-{
-    return link == NULL ? NULL : MU_LIST_ITEM(link, struct mu_file_job, link);
-}
-
 static void destroy(struct mu_filethread *t)
 {
     assert(mu_list_empty(&t->queue) && mu_list_empty(&t->ready) && t->running == NULL);
@@ -77,7 +72,7 @@ static void *serve(void *arg)
 
     (void)pthread_mutex_lock(&t->lock);
     for (;;) {
-        job = job_of(mu_list_pop(&t->queue));
+        job = MU_LIST_POP(struct mu_file_job, &t->queue, link);
         if (job != NULL)
             carry_out(t, job);
         else if (t->state == ENDING)
@@ -120,7 +115,7 @@ static void carry_out_all(struct mu_filethread *t)
 {
     struct mu_file_job *job;
 
-    while (t->running == NULL && (job = job_of(mu_list_pop(&t->queue))) != NULL)
+    while (t->running == NULL && (job = MU_LIST_POP(struct mu_file_job, &t->queue, link)) != NULL)
         carry_out(t, job);
 }
 
@@ -182,7 +177,7 @@ void mu_filethread_turn(struct mu_filethread *t)
 
     for (;;) {
         (void)pthread_mutex_lock(&t->lock);
-        job = job_of(mu_list_pop(&t->ready));
+        job = MU_LIST_POP(struct mu_file_job, &t->ready, link);
         (void)pthread_mutex_unlock(&t->lock);
         if (job == NULL)
             return;

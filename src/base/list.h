@@ -17,6 +17,17 @@ struct mu_list {
     for (type *item = MU_LIST_ITEM((head)->next, type, member); &(item)->member != (head);                             \
          (item) = MU_LIST_ITEM((item)->member.next, type, member))
 
+/* The same where the item may leave the list or be freed; the one behind it must stay. */
+#define MU_LIST_EACH_LEAVING(type, item, head, member)                                                                 \
+    for (type *item = MU_LIST_ITEM((head)->next, type, member),                                                        \
+              *item##_next = MU_LIST_ITEM((item)->member.next, type, member);                                          \
+         &(item)->member != (head);                                                                                    \
+         (item) = item##_next, item##_next = MU_LIST_ITEM((item)->member.next, type, member))
+
+/* The first item, which stays in the list or is taken out of it; NULL when the list is empty. */
+#define MU_LIST_FIRST(type, head, member) ((type *)mu_list_item(mu_list_first(head), offsetof(type, member)))
+#define MU_LIST_POP(type, head, member) ((type *)mu_list_item(mu_list_pop(head), offsetof(type, member)))
+
 static inline void mu_list_init(struct mu_list *list)
 {
     list->prev = list;
@@ -60,6 +71,11 @@ static inline struct mu_list *mu_list_pop(struct mu_list *head) /* from the fron
     if (item != NULL)
         mu_list_remove(item);
     return item;
+}
+
+static inline void *mu_list_item(struct mu_list *link, size_t offset) /* for the macros above */
+{
+    return link == NULL ? NULL : (char *)link - offset;
 }
 
 /* Moves every item, in order, to `to`, an unused head. Items that are pushed to `from` later stay there. */

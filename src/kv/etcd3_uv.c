@@ -35,8 +35,7 @@ static void refuse(struct mu_etcd3_call *call, int rc, const struct muster_error
 
 static struct mu_etcd3_call *pop_waiting(struct mu_list *from)
 {
-    struct mu_list *link = mu_list_pop(from);
-    struct mu_etcd3_call *call = link == NULL ? NULL : MU_LIST_ITEM(link, struct mu_etcd3_call, link);
+    struct mu_etcd3_call *call = MU_LIST_POP(struct mu_etcd3_call, from, link);
 
     if (call != NULL)
         call->waiting = false;
@@ -85,9 +84,7 @@ static void arm_waiting(struct mu_etcd3 *etcd)
 {
     uint64_t until_ms = UINT64_MAX;
 
-    for (struct mu_list *link = etcd->waiting.next; link != &etcd->waiting; link = link->next) {
-        const struct mu_etcd3_call *call = MU_LIST_ITEM(link, struct mu_etcd3_call, link);
-
+    MU_LIST_EACH (const struct mu_etcd3_call, call, &etcd->waiting, link) {
         if (call->started_ms + call->timeout_ms < until_ms)
             until_ms = call->started_ms + call->timeout_ms;
     }
@@ -101,10 +98,7 @@ static void on_waited(uv_timer_t *timer)
     struct muster_error error;
     int rc = mu_http_so_far(&etcd->log_in, &error);
 
-    for (struct mu_list *link = etcd->waiting.next, *next; link != &etcd->waiting; link = next) {
-        struct mu_etcd3_call *call = MU_LIST_ITEM(link, struct mu_etcd3_call, link);
-
-        next = link->next;
+    MU_LIST_EACH_LEAVING (struct mu_etcd3_call, call, &etcd->waiting, link) {
         if (time_left(call) > 0)
             continue;
         mu_list_remove(&call->link);

@@ -546,9 +546,7 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     struct driver *driver = (struct driver *)kv;
 
     mu_kv_begin_close(kv, closed, ctx);
-    for (struct mu_list *link = driver->jobs.next; link != &driver->jobs; link = link->next) {
-        struct job *job = MU_LIST_ITEM(link, struct job, link);
-
+    MU_LIST_EACH (struct job, job, &driver->jobs, link) {
         if (!job->busy && job->request != NULL)
             cancel_later(job);
     }

@@ -457,7 +457,7 @@ static void collect(struct mu_curl *curl)
 
 static void act(struct mu_curl *curl, int fd, int events)
 {
-    struct mu_list *link;
+    struct mu_curl_transfer *transfer;
     sigset_t before;
     int running;
 
@@ -465,11 +465,8 @@ static void act(struct mu_curl *curl, int fd, int events)
     (void)curl_calls.multi_socket_action(curl->multi, fd, events, &running);
     collect(curl);
     leave(&before);
-    while ((link = mu_list_pop(&curl->ended)) != NULL) {
-        struct mu_curl_transfer *transfer = MU_LIST_ITEM(link, struct mu_curl_transfer, link);
-
+    while ((transfer = MU_LIST_POP(struct mu_curl_transfer, &curl->ended, link)) != NULL)
         transfer->done(transfer);
-    }
 }
 
 void mu_curl_ready(struct mu_curl *curl, int fd, unsigned events)

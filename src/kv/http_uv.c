@@ -85,11 +85,8 @@ static void arm(struct mu_http *http)
 
     if (uv_is_closing((uv_handle_t *)&http->timer))
         return;
-    for (struct mu_list *link = http->works.next; link != &http->works; link = link->next) {
-        const struct work *work = MU_LIST_ITEM(link, struct work, link);
-
+    MU_LIST_EACH (const struct work, work, &http->works, link)
         due_ms = work->due_ms < due_ms ? work->due_ms : due_ms;
-    }
     mu_timer_until(&http->timer, due_ms, on_timer);
 }
 
@@ -215,8 +212,7 @@ static void move_long_polls(struct mu_http *http, unsigned endpoint)
 {
     if (http->endpoints.count == 1)
         return;
-    for (struct mu_list *link = http->works.next; link != &http->works; link = link->next) {
-        struct work *work = MU_LIST_ITEM(link, struct work, link);
+    MU_LIST_EACH (struct work, work, &http->works, link) {
         bool polls = work->transferring && work->answered && work->request->attempt_ms == UINT64_MAX;
 
         if (polls && work->endpoint == endpoint && work->request->only == 0)
@@ -435,9 +431,7 @@ static void wake(struct work *work)
 
 static struct work *find_due(const struct mu_http *http)
 {
-    for (struct mu_list *link = http->works.next; link != &http->works; link = link->next) {
-        struct work *work = MU_LIST_ITEM(link, struct work, link);
-
+    MU_LIST_EACH (struct work, work, &http->works, link) {
         if (work->due_ms <= uv_now(http->loop))
             return work;
     }
@@ -692,13 +686,13 @@ bool mu_http_local_address(const struct mu_http *http, char *text, size_t room)
 
 void mu_http_close(struct mu_http *http, mu_http_closed *closed, void *ctx)
 {
-    struct mu_list *link;
+    struct work *work;
 
     assert(!http->closing);
     http->on_closed = closed;
     http->closed_ctx = ctx;
-    while ((link = mu_list_first(&http->works)) != NULL)
-        cancel(MU_LIST_ITEM(link, struct work, link));
+    while ((work = MU_LIST_FIRST(struct work, &http->works, link)) != NULL)
+        cancel(work);
     http->closing = true;
     mu_later_close(&http->later, shut_down, http);
 }

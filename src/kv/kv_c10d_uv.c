@@ -490,9 +490,7 @@ static void end_waits(struct mu_kv *kv, const void *owner)
 {
     struct mu_c10d *driver = (struct mu_c10d *)kv;
 
-    for (struct mu_list *link = driver->works.next; link != &driver->works; link = link->next) {
-        struct mu_c10d_work *work = MU_LIST_ITEM(link, struct mu_c10d_work, link);
-
+    MU_LIST_EACH (struct mu_c10d_work, work, &driver->works, link) {
         if (work->request->owner == owner && mu_c10d_is_wait(work->calls[0].call.kind))
             call_off(work, "its owner does not want it any more");
     }

@@ -266,10 +266,7 @@ void mu_kv_job_changed(struct mu_kv *kv, const struct mu_slice *key)
 {
     struct job *job = (struct job *)kv;
 
-    for (struct mu_list *at = job->asked.next, *next; at != &job->asked; at = next) {
-        struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
-
-        next = at->next;
+    MU_LIST_EACH_LEAVING (struct asked, asked, &job->asked, link) {
         if (asked->request->kind != MU_KV_GET || (key != NULL && !mu_slice_equal(*key, mu_slice_str(asked->key))))
             continue;
         if (asked->under_way)
@@ -376,9 +373,7 @@ static void arm(struct job *job)
 
     if (job->kv.closing)
         return;
-    for (struct mu_list *at = job->asked.next; at != &job->asked; at = at->next) {
-        const struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
-
+    MU_LIST_EACH (const struct asked, asked, &job->asked, link) {
         if (!asked->under_way && left_ms(asked) < in_ms)
             in_ms = left_ms(asked);
     }
@@ -423,9 +418,7 @@ static void job_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     if (!job->detached) /* else the one that it is for may be gone */
         job->config.on_closing(kv, job->config.ctx);
     close_round(job);
-    for (struct mu_list *at = job->asked.next; at != &job->asked; at = at->next) {
-        struct asked *asked = MU_LIST_ITEM(at, struct asked, link);
-
+    MU_LIST_EACH (struct asked, asked, &job->asked, link) {
         if (!asked->under_way)
             continue;
         job->parts++;

@@ -34,11 +34,6 @@ static struct work *work_of(struct mu_file_job *job)
     return MU_LIST_ITEM(job, struct work, job);
 }
 
-static struct work *work_at(struct mu_list *link)
-{
-    return MU_LIST_ITEM(link, struct work, link);
-}
-
 /* ---- On the thread ---- */
 
 static int call(struct work *work)
@@ -244,8 +239,7 @@ static void fail_later(struct mu_kv_lane *lane, struct mu_kv_request *request, c
 
 bool mu_kv_lane_replace(struct mu_kv_lane *lane, struct mu_kv_request *request, struct muster_slice token)
 {
-    for (struct mu_list *link = lane->works.next; link != &lane->works; link = link->next) {
-        struct work *work = work_at(link);
+    MU_LIST_EACH (struct work, work, &lane->works, link) {
         struct muster_slice old = work->asked.token;
         bool same = old.len == token.len && (old.len == 0 || memcmp(old.data, token.data, old.len) == 0);
 
@@ -262,18 +256,13 @@ bool mu_kv_lane_replace(struct mu_kv_lane *lane, struct mu_kv_request *request, 
 void mu_kv_lane_stop(struct mu_kv_lane *lane)
 {
     lane->stopped = true;
-    for (struct mu_list *link = lane->works.next; link != &lane->works; link = link->next)
-        atomic_store(&work_at(link)->unwanted, true);
+    MU_LIST_EACH (struct work, work, &lane->works, link)
+        atomic_store(&work->unwanted, true);
 }
 
 void mu_kv_lane_cancel(struct mu_kv_lane *lane, bool waiting_only, const char *why)
 {
-    struct mu_list *link = lane->works.next;
-
-    while (link != &lane->works) {
-        struct work *work = work_at(link);
-
-        link = link->next;
+    MU_LIST_EACH_LEAVING (struct work, work, &lane->works, link) {
         if (waiting_only && work->asked.kind != MU_KV_GET)
             continue;
         if (work->request != NULL)

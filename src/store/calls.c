@@ -56,11 +56,11 @@ static void free_slot(struct mu_slot *slot)
 
 static void drop_slots(struct mu_calls *calls)
 {
-    struct mu_list *link;
+    struct mu_slot *slot;
 
     calls->parked = NULL;
-    while ((link = mu_list_first(&calls->slots)) != NULL)
-        free_slot(MU_LIST_ITEM(link, struct mu_slot, link));
+    while ((slot = MU_LIST_FIRST(struct mu_slot, &calls->slots, link)) != NULL)
+        free_slot(slot);
 }
 
 void mu_calls_done(struct mu_calls *calls)
@@ -116,9 +116,7 @@ static void fail(struct mu_calls *calls, struct mu_call *call, int code, const c
 
 struct mu_call *mu_calls_pop_finished(struct mu_calls *calls)
 {
-    struct mu_list *link = mu_list_pop(&calls->finished);
-
-    return link == NULL ? NULL : MU_LIST_ITEM(link, struct mu_call, link);
+    return MU_LIST_POP(struct mu_call, &calls->finished, link);
 }
 
 static void succeed(struct mu_calls *calls, struct mu_call *call);
@@ -202,12 +200,11 @@ static void send_step(struct mu_calls *calls, struct mu_call *call)
 /* Sends as much as may be sent now. */
 static void pump(struct mu_calls *calls)
 {
-    struct mu_list *link;
+    struct mu_call *call;
 
     calls->probe = 0;
-    while (calls->open && calls->parked == NULL && (link = mu_list_first(&calls->waiting)) != NULL) {
-        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
-
+    while (calls->open && calls->parked == NULL &&
+           (call = MU_LIST_FIRST(struct mu_call, &calls->waiting, link)) != NULL) {
         switch (can_do(calls, call)) {
         case CANNOT:
             (void)mu_fail(&call->error, MUSTER_ENOTSUP, "the server (dialect %s) does not have it",
@@ -475,15 +472,13 @@ static bool read_answers(struct mu_calls *calls, struct mu_slice in, size_t *ret
 {
     *ret_used = 0;
     while (*ret_used < in.len || !mu_list_empty(&calls->slots)) {
-        struct mu_list *link = mu_list_first(&calls->slots);
-        struct mu_slot *slot;
+        struct mu_slot *slot = MU_LIST_FIRST(struct mu_slot, &calls->slots, link);
         enum progress progress;
 
-        if (link == NULL) {
+        if (slot == NULL) {
             protocol_error(calls, "bytes that answer no request");
             return false;
         }
-        slot = MU_LIST_ITEM(link, struct mu_slot, link);
         progress = answer(calls, slot, in, ret_used);
         if (progress == PROGRESS_LOST)
             return false;
@@ -563,12 +558,10 @@ void mu_calls_opened(struct mu_calls *calls, enum mu_dialect dialect)
 
 void mu_calls_wrote(struct mu_calls *calls, size_t bytes)
 {
-    struct mu_list *link;
+    struct mu_call *call;
 
     calls->written += bytes;
-    while ((link = mu_list_first(&calls->sending)) != NULL) {
-        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
-
+    while ((call = MU_LIST_FIRST(struct mu_call, &calls->sending, link)) != NULL) {
         if (call->sent_at > calls->written)
             break;
         succeed(calls, call);
@@ -585,12 +578,7 @@ void mu_calls_probed(struct mu_calls *calls, unsigned feature, bool had)
 
 void mu_calls_probe_failed(struct mu_calls *calls, unsigned feature, const char *why)
 {
-    struct mu_list *link = calls->waiting.next;
-
-    while (link != &calls->waiting) {
-        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
-
-        link = link->next;
+    MU_LIST_EACH_LEAVING (struct mu_call, call, &calls->waiting, link) {
         if (feature_of(call->kind) != feature)
             continue;
         (void)mu_fail(&call->error, MUSTER_ECONNECT, "could not find out whether the server has it: %s", why);
@@ -607,12 +595,7 @@ static void time_out(struct mu_calls *calls, struct mu_call *call, const char *s
 
 static void time_out_list(struct mu_calls *calls, struct mu_list *list, uint64_t now_ms, const char *state)
 {
-    struct mu_list *link = list->next;
-
-    while (link != list) {
-        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
-
-        link = link->next;
+    MU_LIST_EACH_LEAVING (struct mu_call, call, list, link) {
         if (call->deadline_ms <= now_ms)
             time_out(calls, call, state);
     }
@@ -620,11 +603,9 @@ static void time_out_list(struct mu_calls *calls, struct mu_list *list, uint64_t
 
 static void lose_list(struct mu_calls *calls, struct mu_list *list, const struct muster_error *why)
 {
-    struct mu_list *link;
+    struct mu_call *call;
 
-    while ((link = mu_list_first(list)) != NULL) {
-        struct mu_call *call = MU_LIST_ITEM(link, struct mu_call, link);
-
+    while ((call = MU_LIST_FIRST(struct mu_call, list, link)) != NULL) {
         call->error = *why;
         finish_failed(calls, call);
     }
@@ -657,16 +638,11 @@ static void cancel_parked(struct mu_calls *calls)
 
 void mu_calls_pass_time(struct mu_calls *calls, uint64_t now_ms)
 {
-    struct mu_list *link = calls->slots.next;
-
     time_out_list(calls, &calls->waiting, now_ms,
                   calls->open ? "had to wait for other calls and timed out"
                               : "timed out before there was a connection");
     time_out_list(calls, &calls->sending, now_ms, "was not sent and timed out");
-    while (link != &calls->slots) {
-        struct mu_slot *slot = MU_LIST_ITEM(link, struct mu_slot, link);
-
-        link = link->next;
+    MU_LIST_EACH_LEAVING (struct mu_slot, slot, &calls->slots, link) {
         if (slot->call == NULL || slot->call->deadline_ms > now_ms)
             continue;
         time_out(calls, slot->call, slot->shape == MU_ANSWER_WAIT ? "timed out" : "got no answer and timed out");
@@ -687,7 +663,7 @@ void mu_calls_expire(struct mu_calls *calls, struct mu_call *call, uint64_t now_
 
 void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why)
 {
-    struct mu_list *link;
+    struct mu_slot *slot;
 
     if (calls->lost.code != 0)
         return;
@@ -695,9 +671,7 @@ void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why)
     calls->open = false;
     calls->renew = false;
     calls->probe = 0;
-    while ((link = mu_list_first(&calls->slots)) != NULL) {
-        struct mu_slot *slot = MU_LIST_ITEM(link, struct mu_slot, link);
-
+    while ((slot = MU_LIST_FIRST(struct mu_slot, &calls->slots, link)) != NULL) {
         if (slot->call != NULL)
             mu_list_push(&calls->sending, &slot->call->link);
         free_slot(slot);
@@ -711,12 +685,8 @@ void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why)
 
 static uint64_t earliest(const struct mu_list *list, uint64_t until)
 {
-    for (const struct mu_list *link = list->next; link != list; link = link->next) {
-        uint64_t deadline = MU_LIST_ITEM(link, struct mu_call, link)->deadline_ms;
-
-        if (deadline < until)
-            until = deadline;
-    }
+    MU_LIST_EACH (const struct mu_call, call, list, link)
+        until = call->deadline_ms < until ? call->deadline_ms : until;
     return until;
 }
 
@@ -724,9 +694,7 @@ uint64_t mu_calls_deadline_ms(const struct mu_calls *calls)
 {
     uint64_t until = earliest(&calls->sending, earliest(&calls->waiting, UINT64_MAX));
 
-    for (const struct mu_list *link = calls->slots.next; link != &calls->slots; link = link->next) {
-        const struct mu_slot *slot = MU_LIST_ITEM(link, struct mu_slot, link);
-
+    MU_LIST_EACH (const struct mu_slot, slot, &calls->slots, link) {
         if (slot->call != NULL && slot->call->deadline_ms < until)
             until = slot->call->deadline_ms;
     }

@@ -123,15 +123,9 @@ static void close_link(struct link *link)
 
 static void close_links(struct mu_client *client, enum purpose purpose, const struct link *except)
 {
-    struct mu_list *at = client->links.next;
-
-    while (at != &client->links) {
-        struct link *link = MU_LIST_ITEM(at, struct link, in_client);
-
-        at = at->next;
-        if (link == except || link->purpose != purpose)
-            continue;
-        close_link(link);
+    MU_LIST_EACH_LEAVING (struct link, link, &client->links, in_client) {
+        if (link != except && link->purpose == purpose)
+            close_link(link);
     }
 }
 
@@ -447,9 +441,7 @@ static void open_link(struct mu_client *client, enum purpose purpose, size_t ind
 
 static struct link *attempt(struct mu_client *client, size_t index)
 {
-    for (struct mu_list *at = client->links.next; at != &client->links; at = at->next) {
-        struct link *link = MU_LIST_ITEM(at, struct link, in_client);
-
+    MU_LIST_EACH (struct link, link, &client->links, in_client) {
         if (link->purpose == FOR_DIALING && link->index == index)
             return link;
     }
@@ -769,7 +761,7 @@ static void on_timer_closed(uv_handle_t *handle)
 void mu_client_close(struct mu_client *client, mu_client_closed *on_closed, void *ctx)
 {
     struct muster_error error;
-    struct mu_list *at;
+    struct link *link;
 
     assert(!client->closing);
     client->on_closed = on_closed;
@@ -778,8 +770,8 @@ void mu_client_close(struct mu_client *client, mu_client_closed *on_closed, void
     client->told_ready = client->told_lost = true; /* nothing but the calls is told any more */
     (void)mu_fail(&error, MUSTER_ECANCELED, "the store was closed");
     mu_calls_lose(&client->calls, &error);
-    while ((at = mu_list_first(&client->links)) != NULL)
-        close_link(MU_LIST_ITEM(at, struct link, in_client));
+    while ((link = MU_LIST_FIRST(struct link, &client->links, in_client)) != NULL)
+        close_link(link);
     if (client->resolving)
         (void)uv_cancel((uv_req_t *)&client->resolver); /* if it cannot be cancelled it is waited for */
     uv_close((uv_handle_t *)&client->timer, on_timer_closed);

@@ -75,9 +75,7 @@ static int start(const struct muster_store_server_config *config, struct muster_
 
 static struct muster_store_server *find_shared(uint16_t port)
 {
-    for (struct mu_list *at = shared_hosts.hosts.next; at != &shared_hosts.hosts; at = at->next) {
-        struct muster_store_server *host = MU_LIST_ITEM(at, struct muster_store_server, in_register);
-
+    MU_LIST_EACH (struct muster_store_server, host, &shared_hosts.hosts, in_register) {
         if (host->port == port)
             return host;
     }

@@ -10,19 +10,17 @@
 static void on_wake(uv_async_t *async)
 {
     struct mu_loop_thread *thread = async->data;
-    struct mu_list *link;
+    struct mu_posted *posted;
 
     do {
         (void)pthread_mutex_lock(&thread->lock);
-        link = mu_list_pop(&thread->posted);
+        posted = MU_LIST_POP(struct mu_posted, &thread->posted, link);
         (void)pthread_mutex_unlock(&thread->lock);
-        if (link != NULL) {
-            struct mu_posted *posted = MU_LIST_ITEM(link, struct mu_posted, link);
-
+        if (posted != NULL) {
             uv_update_time(&thread->loop);
             posted->begin(posted);
         }
-    } while (link != NULL);
+    } while (posted != NULL);
 }
 
 int mu_loop_thread_open(struct mu_loop_thread *thread, const char *what, struct muster_error *reterr)

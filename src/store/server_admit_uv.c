@@ -38,8 +38,8 @@ bool mu_server_is_alone(const struct mu_server *server)
     if (server->conns_count > MU_OWN_SOCKETS_MAX)
         return false;
     find_own(server, &own);
-    for (struct mu_list *link = server->conns.next; link != &server->conns; link = link->next) {
-        if (!mu_own_sockets_has(&own, &MU_LIST_ITEM(link, struct mu_conn, link)->addr))
+    MU_LIST_EACH (const struct mu_conn, conn, &server->conns, link) {
+        if (!mu_own_sockets_has(&own, &conn->addr))
             return false;
     }
     return true;
@@ -86,17 +86,14 @@ static struct mu_candidate candidate_of(const struct mu_conn *conn)
 /* The connection that can be spared; NULL: none. Those that have asked for nothing are in a list, the oldest first. */
 static struct mu_conn *find_spare(const struct mu_server *server)
 {
-    struct mu_list *first = mu_list_first(&server->silent);
+    struct mu_conn *first = MU_LIST_FIRST(struct mu_conn, &server->silent, silent), *found = NULL;
     struct mu_candidate best, candidate;
-    struct mu_conn *found = NULL;
     struct mu_own_sockets own;
 
     if (first != NULL)
-        return MU_LIST_ITEM(first, struct mu_conn, silent);
+        return first;
     find_own(server, &own);
-    for (struct mu_list *link = server->conns.next; link != &server->conns; link = link->next) {
-        struct mu_conn *conn = MU_LIST_ITEM(link, struct mu_conn, link);
-
+    MU_LIST_EACH (struct mu_conn, conn, &server->conns, link) {
         candidate = candidate_of(conn);
         if (!mu_admission_prefers(&candidate, found == NULL ? NULL : &best, &own, uv_now(server->loop)))
             continue;
@@ -205,11 +202,8 @@ static void on_spare_closed(uv_handle_t *handle)
     struct mu_server *server = handle->data;
 
     server->spare_busy = false;
-    for (struct mu_list *link = server->listeners.next; link != &server->listeners && !server->closing;
-         link = link->next) {
-        struct mu_listener *listener = MU_LIST_ITEM(link, struct mu_listener, link);
-
-        if (!listener->held_back)
+    MU_LIST_EACH (struct mu_listener, listener, &server->listeners, link) {
+        if (!listener->held_back || server->closing)
             continue;
         listener->held_back = false;
         mu_server_on_connection((uv_stream_t *)&listener->tcp, 0);

@@ -29,17 +29,18 @@ static void on_listener_closed(uv_handle_t *handle)
 
 void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void *ctx)
 {
-    struct mu_list *link;
+    struct mu_listener *listener;
+    struct mu_conn *conn;
 
     assert(!server->closing && server->current == NULL);
     server->closing = true;
     mu_server_log_dropped(server->log_limit.dropped);
     server->on_closed = on_closed;
     server->on_closed_ctx = ctx;
-    while ((link = mu_list_first(&server->conns)) != NULL)
-        mu_conn_close(MU_LIST_ITEM(link, struct mu_conn, link));
-    while ((link = mu_list_pop(&server->listeners)) != NULL)
-        uv_close((uv_handle_t *)&MU_LIST_ITEM(link, struct mu_listener, link)->tcp, on_listener_closed);
+    while ((conn = MU_LIST_FIRST(struct mu_conn, &server->conns, link)) != NULL)
+        mu_conn_close(conn);
+    while ((listener = MU_LIST_POP(struct mu_listener, &server->listeners, link)) != NULL)
+        uv_close((uv_handle_t *)&listener->tcp, on_listener_closed);
     uv_close((uv_handle_t *)&server->grace_timer, mu_server_on_handle_closed);
     uv_close((uv_handle_t *)&server->turns, mu_server_on_handle_closed);
     uv_close((uv_handle_t *)&server->log_timer, mu_server_on_handle_closed);
@@ -149,7 +150,7 @@ static int start_on(uv_loop_t *loop, struct mu_listen_sockets *sockets, const st
         mu_server_close(server, ignore_closed, NULL);
         return rc;
     }
-    server->addr = MU_LIST_ITEM(mu_list_first(&server->listeners), struct mu_listener, link)->addr;
+    server->addr = MU_LIST_FIRST(struct mu_listener, &server->listeners, link)->addr;
     *ret_server = server;
     return 0;
 }
@@ -164,9 +165,7 @@ int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *conf
 
 static bool listens_on(const struct mu_server *server, const union mu_addr *addr)
 {
-    for (const struct mu_list *link = server->listeners.next; link != &server->listeners; link = link->next) {
-        const struct mu_listener *listener = MU_LIST_ITEM(link, struct mu_listener, link);
-
+    MU_LIST_EACH (const struct mu_listener, listener, &server->listeners, link) {
         if (mu_addr_is_any(&listener->addr) || mu_addr_same_host(&listener->addr, addr))
             return true;
     }

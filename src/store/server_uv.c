@@ -457,11 +457,9 @@ static void on_grace_over(uv_timer_t *timer)
 {
     struct mu_server *server = timer->data;
     uint64_t now = uv_now(server->loop);
-    struct mu_list *link;
+    struct mu_conn *conn;
 
-    while ((link = mu_list_first(&server->graces)) != NULL) {
-        struct mu_conn *conn = MU_LIST_ITEM(link, struct mu_conn, waiting);
-
+    while ((conn = MU_LIST_FIRST(struct mu_conn, &server->graces, waiting)) != NULL) {
         if (mu_session_deadline_ms(&conn->session) > now)
             break;
         if (has_unread_bytes(conn))

@@ -80,6 +80,31 @@ static void all_items_move_to_another_list(void **state)
     assert_null(mu_list_pop(&from));
 }
 
+static void a_walk_survives_that_its_items_leave(void **state)
+{
+    struct mu_list head;
+    struct thing things[3] = { { .number = 0 }, { .number = 1 }, { .number = 2 } }, *thing;
+    int seen = 0;
+
+    (void)state;
+    mu_list_init(&head);
+    MU_LIST_EACH_LEAVING (struct thing, none, &head, link)
+        fail_msg("%d is in an empty list", none->number);
+    for (size_t i = 0; i < COUNT(things); i++)
+        mu_list_push(&head, &things[i].link);
+    MU_LIST_EACH_LEAVING (struct thing, one, &head, link) {
+        assert_int_equal(one->number, seen++);
+        if (one->number != 1)
+            mu_list_remove(&one->link);
+    }
+    assert_int_equal(seen, 3);
+    assert_ptr_equal(MU_LIST_FIRST(struct thing, &head, link), &things[1]);
+    thing = MU_LIST_POP(struct thing, &head, link);
+    assert_ptr_equal(thing, &things[1]);
+    assert_null(MU_LIST_FIRST(struct thing, &head, link));
+    assert_null(MU_LIST_POP(struct thing, &head, link));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -87,6 +112,7 @@ int main(void)
         cmocka_unit_test(an_empty_list_has_no_first),
         cmocka_unit_test(an_item_leaves_from_anywhere_and_twice_without_harm),
         cmocka_unit_test(all_items_move_to_another_list),
+        cmocka_unit_test(a_walk_survives_that_its_items_leave),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
