@@ -61,6 +61,18 @@ void mu_text_add_around(struct mu_text *text, const char *before, const char *pl
     mu_text_add(text, "%s", after);
 }
 
+char *mu_text_format(const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+    int len;
+
+    va_start(args, format);
+    len = vasprintf(&text, format, args);
+    va_end(args);
+    return len < 0 ? NULL : text;
+}
+
 void mu_text_done(struct mu_text *text)
 {
     mu_buf_done(&text->buf);

@@ -18,6 +18,8 @@ void mu_text_add_bytes(struct mu_text *text, const void *bytes, size_t len);
 void mu_text_add_plain(struct mu_text *text, const char *bytes);
 void mu_text_add_plain_slice(struct mu_text *text, struct mu_slice bytes);
 void mu_text_add_around(struct mu_text *text, const char *before, const char *plain, const char *after);
+/* A text for free(); NULL: no memory. */
+char *mu_text_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void mu_text_done(struct mu_text *text);
 
 #endif

@@ -8,6 +8,8 @@
  * from where it is to be counted. Any error is the asker's: it goes on without. */
 #include "kv/etcd2_turns_uv.h"
 
+#include "base/text.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -389,10 +391,8 @@ int mu_etcd2_turns_init(struct mu_etcd2_turns *turns, uv_loop_t *loop, const cha
                         struct muster_error *reterr)
 {
     *turns = (struct mu_etcd2_turns){ .loop = loop, .seed = seed };
-    if (asprintf(&turns->tail, MU_ETCD2_TURNS_DIR "/turn.%s", name) < 0)
-        turns->tail = NULL;
-    if (asprintf(&turns->done, MU_ETCD2_TURNS_DIR "/done.%s", name) < 0)
-        turns->done = NULL;
+    turns->tail = mu_text_format(MU_ETCD2_TURNS_DIR "/turn.%s", name);
+    turns->done = mu_text_format(MU_ETCD2_TURNS_DIR "/done.%s", name);
     if (turns->tail != NULL && turns->done != NULL)
         return 0;
     mu_etcd2_turns_done(turns);

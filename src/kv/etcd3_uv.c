@@ -2,6 +2,8 @@
  * is asked, and how often. With a user name a call first waits for a log-in; if its token is refused it waits for
  * another one, once. It waits as long as its own timeout allows, whatever time the other calls and the log-in have. */
 #include "kv/etcd3_parts_uv.h"
+
+#include "base/text.h"
 #include "kv/later_uv.h"
 
 #include <assert.h>
@@ -60,8 +62,7 @@ static int take_token(struct mu_etcd3 *etcd, struct muster_error *reterr)
     } else if (answer.token.len > TOKEN_LINE_MAX || memchr(answer.token.data, '\n', answer.token.len) != NULL) {
         rc = mu_fail(reterr, MUSTER_EPROTOCOL, "%s: etcd's token has a line break, or more than %d bytes",
                      etcd->log_in.what, TOKEN_LINE_MAX);
-    } else if (asprintf(&etcd->token_line, "Authorization: %s", answer.token.data) < 0) {
-        etcd->token_line = NULL;
+    } else if ((etcd->token_line = mu_text_format("Authorization: %s", answer.token.data)) == NULL) {
         rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a token");
     } else {
         etcd->token_number++;
@@ -343,9 +344,8 @@ static int copy_credentials(struct mu_etcd3 *etcd, const struct mu_etcd3_config 
         if (strchr(config->token, '\n') != NULL || strlen(config->token) > TOKEN_LINE_MAX)
             return mu_fail(reterr, MUSTER_EINVAL, "etcd: the token has a line break, or more than %d bytes",
                            TOKEN_LINE_MAX);
-        failed = asprintf(&etcd->token_line, "Authorization: %s", config->token) < 0;
-        if (failed)
-            etcd->token_line = NULL;
+        etcd->token_line = mu_text_format("Authorization: %s", config->token);
+        failed = etcd->token_line == NULL;
     }
     return failed ? mu_fail(reterr, MUSTER_ENOMEM, "etcd: no memory for a client") : 0;
 }

@@ -8,6 +8,7 @@
 
 #include "base/base64.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "kv/later_uv.h"
 
 #include <assert.h>
@@ -32,7 +33,6 @@ struct driver {
     struct mu_rng rng;
     struct mu_list jobs;
     struct mu_later later; /* requests that could not be begun */
-    unsigned parts_left;   /* to be closed: client and `later` */
 };
 
 struct job {
@@ -51,7 +51,6 @@ struct job {
     struct mu_buf expected; /* base64, to be there */
     struct mu_buf bytes;    /* what was read, decoded */
     int64_t number;
-    uint64_t deadline_ms;
 };
 
 static const struct muster_error canceled = { .code = MUSTER_ECANCELED, .text = "the store is being closed" };
@@ -105,20 +104,14 @@ static int place(const struct driver *driver, struct mu_slice key, struct mu_buf
 
 /* ---- Answering ---- */
 
-static void free_driver(struct driver *driver)
+static void free_kv(struct mu_kv *kv)
 {
+    struct driver *driver = (struct driver *)kv;
+
     free(driver->dir);
     free(driver->rounds);
     free(driver->round_prefix);
     free(driver);
-}
-
-static void free_if_over(struct driver *driver)
-{
-    if (driver->parts_left > 0 || !mu_list_empty(&driver->jobs))
-        return;
-    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
-    free_driver(driver);
 }
 
 static void free_job(struct job *job)
@@ -137,8 +130,7 @@ static void on_timer_closed(uv_handle_t *handle)
 
     mu_list_remove(&job->link);
     free_job(job);
-    if (driver->kv.closing)
-        free_if_over(driver);
+    mu_kv_part_closed(driver);
 }
 
 static void done(struct job *job)
@@ -190,9 +182,7 @@ static void give_bytes(struct job *job, const char *data, size_t len)
 
 static uint64_t time_left(const struct job *job)
 {
-    uint64_t now = uv_now(job->driver->loop);
-
-    return job->deadline_ms > now ? job->deadline_ms - now : 0;
+    return mu_kv_left_ms(job->request, uv_now(job->driver->loop));
 }
 
 static void next(struct job *job, enum step step)
@@ -492,7 +482,6 @@ static struct job *new_job(struct driver *driver, struct mu_kv_request *request)
     job->driver = driver;
     job->request = request;
     job->number = request->number;
-    job->deadline_ms = uv_now(driver->loop) + request->timeout_ms;
     return job;
 }
 
@@ -521,15 +510,8 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     (void)uv_timer_init(driver->loop, &job->timer); /* fills in memory only */
     job->timer.data = job;
     mu_list_push(&driver->jobs, &job->link);
+    kv->parts++;
     ask(job);
-}
-
-static void on_part_closed(void *ctx)
-{
-    struct driver *driver = ctx;
-
-    driver->parts_left--;
-    free_if_over(driver);
 }
 
 /* A job that pauses: nothing else would end it. */
@@ -550,9 +532,8 @@ static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
         if (!job->busy && job->request != NULL)
             cancel_later(job);
     }
-    driver->parts_left = 2;
-    mu_later_close(&driver->later, on_part_closed, driver);
-    mu_http_close(driver->etcd, on_part_closed, driver);
+    mu_later_close(&driver->later, mu_kv_part_closed, kv);
+    mu_http_close(driver->etcd, mu_kv_part_closed, kv);
 }
 
 static bool local_address(const struct mu_kv *kv, char *text, size_t room)
@@ -566,25 +547,20 @@ static const struct mu_kv_ops store_ops = {
     .name = "etcd",
     .submit = submit,
     .close = close_kv,
+    .free = free_kv,
     .local_address = local_address,
 };
 
 static int set_up(struct driver *driver, const struct mu_kv_etcd_store_config *config)
 {
-    const char *root = config->root != NULL ? config->root : config->dir;
-    bool failed = asprintf(&driver->dir, config->root != NULL ? "%s/muster/kv/" : "%s/", root) < 0;
-
-    if (failed)
-        driver->dir = NULL;
-    if (config->root != NULL && asprintf(&driver->rounds, "%s/rdzv/v_", root) < 0) {
-        driver->rounds = NULL;
-        failed = true;
+    if (config->root == NULL) {
+        driver->dir = mu_text_format("%s/", config->dir);
+        return driver->dir == NULL ? MUSTER_ENOMEM : 0;
     }
-    if (config->root != NULL && asprintf(&driver->round_prefix, ROUND_PREFIX "%s.", config->run_id) < 0) {
-        driver->round_prefix = NULL;
-        failed = true;
-    }
-    return failed ? MUSTER_ENOMEM : 0;
+    driver->dir = mu_text_format("%s/muster/kv/", config->root);
+    driver->rounds = mu_text_format("%s/rdzv/v_", config->root);
+    driver->round_prefix = mu_text_format(ROUND_PREFIX "%s.", config->run_id);
+    return driver->dir == NULL || driver->rounds == NULL || driver->round_prefix == NULL ? MUSTER_ENOMEM : 0;
 }
 
 int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config *config, struct mu_kv **ret_kv,
@@ -596,6 +572,7 @@ int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config
     if (driver == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an etcd store");
     driver->kv.ops = &store_ops;
+    driver->kv.parts = 2; /* client and `later` */
     driver->loop = loop;
     driver->gives_foreign = config->gives_foreign;
     driver->rng = mu_rng_seeded(config->seed);
@@ -606,7 +583,7 @@ int mu_kv_etcd_store_start(uv_loop_t *loop, const struct mu_kv_etcd_store_config
     else
         rc = mu_http_start(loop, config->http, &driver->etcd, reterr);
     if (rc < 0) {
-        free_driver(driver);
+        free_kv(&driver->kv);
         return rc;
     }
     mu_later_open(&driver->later, loop, mu_kv_tell);

@@ -91,6 +91,25 @@ void mu_kv_begin_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     kv->closed_ctx = ctx;
 }
 
+void mu_kv_part_closed(void *kv)
+{
+    struct mu_kv *whole = kv;
+
+    assert(whole->parts > 0);
+    if (--whole->parts > 0)
+        return;
+    assert(whole->closing);
+    if (whole->on_closed != NULL)
+        whole->on_closed(whole, whole->closed_ctx);
+    whole->ops->free(whole);
+}
+
+void mu_kv_inner_closed(struct mu_kv *inner, void *kv)
+{
+    (void)inner;
+    mu_kv_part_closed(kv);
+}
+
 /* ---- A store's calls as requests ---- */
 
 /* One key after the other: all are there when the last one is. CHECK ends at the first that is missing. */

@@ -100,6 +100,7 @@ struct mu_kv_ops {
     void (*submit)(struct mu_kv *kv, struct mu_kv_request *request);
     /* Pending requests are done with MUSTER_ECANCELED first, from the loop; then `closed`, then the memory goes. */
     void (*close)(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);
+    void (*free)(struct mu_kv *kv); /* the memory alone; for mu_kv_part_closed() */
     /* Requests of this owner that wait for something are done with MUSTER_ECANCELED, from the loop. No owner's waits
      * hold up another owner's requests. NULL: it has one owner. */
     void (*end_waits)(struct mu_kv *kv, const void *owner);
@@ -113,11 +114,15 @@ struct mu_kv_ops {
 struct mu_kv { /* first member of every driver's own */
     const struct mu_kv_ops *ops;
     bool closing;
-    mu_kv_closed *on_closed;
+    size_t parts;            /* handles, clients and the like that are still to be closed */
+    mu_kv_closed *on_closed; /* may be NULL */
     void *closed_ctx;
 };
 
 /* For drivers: `close` was called. */
 void mu_kv_begin_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);
+/* For drivers: one of kv's parts is closed. The last one tells it, and frees kv. */
+void mu_kv_part_closed(void *kv);
+void mu_kv_inner_closed(struct mu_kv *inner, void *kv); /* the same, where the part is another struct mu_kv */
 
 #endif

@@ -19,11 +19,8 @@ enum {
 
 static void on_client_closed(struct mu_client *client, void *ctx)
 {
-    struct mu_c10d *driver = ctx;
-
     (void)client;
-    driver->clients--;
-    mu_c10d_free_if_over(driver);
+    mu_kv_part_closed(ctx);
 }
 
 static void close_conn(struct mu_c10d_conn *conn)
@@ -81,7 +78,7 @@ int mu_c10d_dial(struct mu_c10d_conn *conn, uint64_t timeout_ms, struct muster_e
     }
     rc = mu_client_start(driver->loop, &config, on_client_ready, NULL, conn, &conn->client, reterr);
     if (rc == 0)
-        driver->clients++;
+        driver->kv.parts++;
     return rc;
 }
 

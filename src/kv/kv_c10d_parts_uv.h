@@ -67,8 +67,6 @@ struct mu_c10d {
     struct mu_later later;       /* requests that are answered */
     struct mu_call publish;      /* of `host` */
     char *publish_key;
-    size_t clients; /* not yet given back by the loop */
-    bool later_closed;
 };
 
 static inline bool mu_c10d_is_wait(enum mu_call_kind kind)
@@ -85,6 +83,5 @@ int mu_c10d_make_calls(struct mu_c10d_work *work, struct mu_c10d_conn *conn, uin
 
 /* kv_c10d_uv.c */
 void mu_c10d_proceed(struct mu_c10d_work *work);
-void mu_c10d_free_if_over(struct mu_c10d *driver);
 
 #endif

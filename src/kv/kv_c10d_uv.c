@@ -10,6 +10,7 @@
 #include "kv/kv_c10d_parts_uv.h"
 
 #include "base/log.h"
+#include "base/text.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -32,12 +33,6 @@ static const char no_document[] = "Y2FuaW1hZGFt"; /* PyTorch's marker, so that r
 static const char no_host[] = "?"; /* expected and wanted: reads a key that may be missing, without a wait */
 
 /* ---- Requests ---- */
-
-static void fail_later(struct mu_c10d *driver, struct mu_kv_request *request, const struct muster_error *error)
-{
-    mu_kv_fail(request, error->code, error);
-    mu_later_push(&driver->later, &request->link);
-}
 
 static void free_answers(struct mu_c10d_work *work)
 {
@@ -331,7 +326,7 @@ static void begin(struct mu_c10d_work *work)
     if (rc == 0)
         rc = mu_c10d_make_calls(work, conn_for(work), request->timeout_ms);
     if (rc < 0) { /* inside of the asker's call: the answer has to wait */
-        fail_later(work->driver, request, &work->error);
+        mu_later_fail(&work->driver->later, request, &work->error);
         free_work(work);
     } else if (request->kind == MU_KV_PARK) {
         work->driver->parked = work;
@@ -512,11 +507,13 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
         return;
     }
     (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for a request");
-    fail_later(driver, request, &error);
+    mu_later_fail(&driver->later, request, &error);
 }
 
-static void free_driver(struct mu_c10d *driver)
+static void free_kv(struct mu_kv *kv)
 {
+    struct mu_c10d *driver = (struct mu_c10d *)kv;
+
     free(driver->host);
     free(driver->document_key);
     free(driver->prefix);
@@ -525,29 +522,13 @@ static void free_driver(struct mu_c10d *driver)
     free(driver);
 }
 
-void mu_c10d_free_if_over(struct mu_c10d *driver)
-{
-    if (!driver->kv.closing || driver->clients > 0 || !driver->later_closed)
-        return;
-    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
-    free_driver(driver);
-}
-
-static void on_later_closed(void *ctx)
-{
-    struct mu_c10d *driver = ctx;
-
-    driver->later_closed = true;
-    mu_c10d_free_if_over(driver);
-}
-
 static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct mu_c10d *driver = (struct mu_c10d *)kv;
 
     mu_kv_begin_close(kv, closed, ctx);
     mu_c10d_close_conns(driver);
-    mu_later_close(&driver->later, on_later_closed, driver);
+    mu_later_close(&driver->later, mu_kv_part_closed, kv);
 }
 
 static bool local_address(const struct mu_kv *kv, char *text, size_t room)
@@ -580,6 +561,7 @@ static const struct mu_kv_ops c10d_ops = {
     .is_common = true,
     .submit = submit,
     .close = close_kv,
+    .free = free_kv,
     .end_waits = end_waits,
     .local_address = local_address,
     .lone_set = lone_set,
@@ -603,12 +585,9 @@ static int set_up(struct mu_c10d *driver, const struct mu_kv_c10d_config *config
 {
     driver->host = strdup(config->host);
     driver->host_node = config->host_node == NULL ? NULL : strdup(config->host_node);
-    if (asprintf(&driver->document_key, "torch.rendezvous.%s", config->run_id) < 0)
-        driver->document_key = NULL;
-    if (asprintf(&driver->prefix, "muster.%s/", config->run_id) < 0)
-        driver->prefix = NULL;
-    if (asprintf(&driver->publish_key, "muster.%s/host", config->run_id) < 0)
-        driver->publish_key = NULL;
+    driver->document_key = mu_text_format("torch.rendezvous.%s", config->run_id);
+    driver->prefix = mu_text_format("muster.%s/", config->run_id);
+    driver->publish_key = mu_text_format("muster.%s/host", config->run_id);
     if (driver->host == NULL || driver->document_key == NULL || driver->prefix == NULL || driver->publish_key == NULL ||
         (config->host_node != NULL && driver->host_node == NULL))
         return MUSTER_ENOMEM;
@@ -642,10 +621,11 @@ int mu_kv_c10d_start(uv_loop_t *loop, const struct mu_kv_c10d_config *config, st
     else
         rc = mu_c10d_dial(&driver->main, config->read_timeout_ms, reterr);
     if (rc < 0) {
-        free_driver(driver);
+        free_kv(&driver->kv);
         return rc;
     }
     mu_later_open(&driver->later, loop, mu_kv_tell);
+    driver->kv.parts++;
     if (driver->host_node != NULL)
         publish_host(driver);
     *ret_kv = &driver->kv;

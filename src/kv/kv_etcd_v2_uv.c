@@ -20,6 +20,7 @@
 
 #include "base/base64.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "kv/etcd2_turns_uv.h"
 #include "kv/etcd2_uv.h"
 #include "kv/etcd_store_uv.h"
@@ -91,17 +92,9 @@ struct driver {
     uint64_t event; /* of an event that nobody has read the document after; 0: none */
     size_t size;    /* of the newest document, as it goes on the wire */
     struct mu_etcd2_call make_store;
-    unsigned parts; /* not yet closed: client, turns, store, `later` */
 };
 
 /* ---- Answers ---- */
-
-static void answer_later(struct driver *driver, struct mu_kv_request *request, const struct muster_error *error)
-{
-    if (error != NULL)
-        mu_kv_fail(request, error->code, error);
-    mu_later_push(&driver->later, &request->link);
-}
 
 static void free_work(struct work *work)
 {
@@ -494,7 +487,7 @@ static void watch_for(struct driver *driver, uint64_t after, uint64_t timeout_ms
 
     if (watch == NULL) {
         (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for a request");
-        answer_later(driver, driver->parked, &error);
+        mu_later_fail(&driver->later, driver->parked, &error);
         driver->parked = NULL;
         return;
     }
@@ -517,7 +510,7 @@ static void park(struct driver *driver, struct mu_kv_request *request)
     driver->parked = request;
     if (old != NULL) {
         (void)mu_fail(&error, MUSTER_ECANCELED, "another one took its place");
-        answer_later(driver, old, &error);
+        mu_later_fail(&driver->later, old, &error);
     }
     if (watch != NULL && watch->after <= after && watch->key == watched_key(driver))
         return;
@@ -590,13 +583,13 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
         rc = begin(driver, request, &error);
         break;
     case MU_KV_HOST: /* nobody */
-        answer_later(driver, request, NULL);
+        mu_later_push(&driver->later, &request->link);
         break;
     case MU_KV_TURN_TAKE:
     case MU_KV_TURN_WAIT:
     case MU_KV_TURN_GIVE:
         if (mu_etcd2_turns_submit(&driver->turns, request))
-            answer_later(driver, request, NULL);
+            mu_later_push(&driver->later, &request->link);
         break;
     case MU_KV_SETTLE:
         rc = mu_fail(&error, MUSTER_ENOTSUP, "etcd-v2 has none");
@@ -611,11 +604,13 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
         break;
     }
     if (rc < 0)
-        answer_later(driver, request, &error);
+        mu_later_fail(&driver->later, request, &error);
 }
 
-static void free_driver(struct driver *driver)
+static void free_kv(struct mu_kv *kv)
 {
+    struct driver *driver = (struct driver *)kv;
+
     mu_etcd2_turns_done(&driver->turns);
     free(driver->bell);
     free(driver->key);
@@ -624,31 +619,15 @@ static void free_driver(struct driver *driver)
     free(driver);
 }
 
-static void on_part_closed(void *ctx)
-{
-    struct driver *driver = ctx;
-
-    if (--driver->parts > 0)
-        return;
-    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
-    free_driver(driver);
-}
-
-static void on_store_closed(struct mu_kv *kv, void *ctx)
-{
-    (void)kv;
-    on_part_closed(ctx);
-}
-
 static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct driver *driver = (struct driver *)kv;
 
     mu_kv_begin_close(kv, closed, ctx);
-    mu_etcd2_turns_close(&driver->turns, on_part_closed, driver);
-    mu_http_close(driver->etcd, on_part_closed, driver);
-    driver->store->ops->close(driver->store, on_store_closed, driver);
-    mu_later_close(&driver->later, on_part_closed, driver);
+    mu_etcd2_turns_close(&driver->turns, mu_kv_part_closed, kv);
+    mu_http_close(driver->etcd, mu_kv_part_closed, kv);
+    driver->store->ops->close(driver->store, mu_kv_inner_closed, kv);
+    mu_later_close(&driver->later, mu_kv_part_closed, kv);
 }
 
 static bool local_address(const struct mu_kv *kv, char *text, size_t room)
@@ -663,6 +642,7 @@ static const struct mu_kv_ops etcd_v2_ops = {
     .is_common = true,
     .submit = submit,
     .close = close_kv,
+    .free = free_kv,
     .local_address = local_address,
 };
 
@@ -690,24 +670,14 @@ static int set_up(struct driver *driver, const struct mu_kv_etcd_v2_config *conf
 
     if (rc < 0)
         return rc;
-    if (asprintf(&driver->key, ROOT "%s", config->run_id) < 0)
-        driver->key = NULL;
-    if (asprintf(&driver->bell, MU_ETCD2_TURNS_DIR "/bell.%s", config->run_id) < 0)
-        driver->bell = NULL;
-    if (asprintf(&driver->prefixes[0], "torch.rendezvous.%s.", config->run_id) < 0)
-        driver->prefixes[0] = NULL;
-    if (asprintf(&driver->prefixes[1], "muster.%s/", config->run_id) < 0)
-        driver->prefixes[1] = NULL;
+    driver->key = mu_text_format(ROOT "%s", config->run_id);
+    driver->bell = mu_text_format(MU_ETCD2_TURNS_DIR "/bell.%s", config->run_id);
+    driver->prefixes[0] = mu_text_format("torch.rendezvous.%s.", config->run_id);
+    driver->prefixes[1] = mu_text_format("muster.%s/", config->run_id);
     if (driver->key == NULL || driver->bell == NULL || driver->prefixes[0] == NULL || driver->prefixes[1] == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
     rc = mu_kv_etcd_store_start(driver->loop, &store, &driver->store, reterr);
     return rc == 0 ? mu_http_start(driver->loop, config->http, &driver->etcd, reterr) : rc;
-}
-
-static void forget(struct mu_kv *kv, void *ctx)
-{
-    (void)kv;
-    (void)ctx;
 }
 
 int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_kv_etcd_v2_config *config, struct mu_kv **ret_kv,
@@ -720,12 +690,12 @@ int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_kv_etcd_v2_config *conf
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
     driver->kv.ops = &etcd_v2_ops;
     driver->loop = loop;
-    driver->parts = 4;
+    driver->kv.parts = 4; /* client, turns, store, `later` */
     rc = set_up(driver, config, reterr);
     if (rc < 0) {
         if (driver->store != NULL)
-            driver->store->ops->close(driver->store, forget, NULL);
-        free_driver(driver);
+            driver->store->ops->close(driver->store, NULL, NULL);
+        free_kv(&driver->kv);
         return rc;
     }
     mu_later_open(&driver->later, loop, mu_kv_tell);

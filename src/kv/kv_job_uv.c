@@ -6,6 +6,7 @@
 #include "kv/kv_job_uv.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "kv/kv_c10d_uv.h"
 #include "kv/later_uv.h"
 
@@ -26,7 +27,6 @@ struct job {
     struct mu_list asked;    /* calls to etcd, and GETs that wait */
     struct mu_later refused; /* requests that are answered */
     uv_timer_t timer;        /* of GETs that wait */
-    size_t parts;            /* still to be closed */
     bool detached;
 };
 
@@ -278,8 +278,10 @@ void mu_kv_job_changed(struct mu_kv *kv, const struct mu_slice *key)
 
 /* ---- The round's keys ---- */
 
-static void free_job(struct job *job)
+static void job_free(struct mu_kv *kv)
 {
+    struct job *job = (struct job *)kv;
+
     if (job == NULL)
         return;
     free(job->run_id);
@@ -289,29 +291,12 @@ static void free_job(struct job *job)
     free(job);
 }
 
-static void part_gone(void *ctx)
-{
-    struct job *job = ctx;
-
-    assert(job->parts > 0);
-    if (--job->parts > 0 || !job->kv.closing)
-        return;
-    job->kv.on_closed(&job->kv, job->kv.closed_ctx);
-    free_job(job);
-}
-
-static void on_round_closed(struct mu_kv *kv, void *ctx)
-{
-    (void)kv;
-    part_gone(ctx);
-}
-
 static void close_round(struct job *job)
 {
     if (job->round == NULL)
         return;
-    job->parts++;
-    job->round->ops->close(job->round, on_round_closed, job);
+    job->kv.parts++;
+    job->round->ops->close(job->round, mu_kv_inner_closed, job);
     job->round = NULL;
 }
 
@@ -369,18 +354,15 @@ static void on_timer(uv_timer_t *timer)
 
 static void arm(struct job *job)
 {
-    uint64_t in_ms = UINT64_MAX;
+    uint64_t now_ms = uv_now(job->loop), until_ms = UINT64_MAX;
 
     if (job->kv.closing)
         return;
     MU_LIST_EACH (const struct asked, asked, &job->asked, link) {
-        if (!asked->under_way && left_ms(asked) < in_ms)
-            in_ms = left_ms(asked);
+        if (!asked->under_way && now_ms + left_ms(asked) < until_ms)
+            until_ms = now_ms + left_ms(asked);
     }
-    if (in_ms == UINT64_MAX)
-        (void)uv_timer_stop(&job->timer);
-    else
-        (void)uv_timer_start(&job->timer, on_timer, in_ms, 0);
+    mu_timer_until(&job->timer, until_ms, on_timer);
 }
 
 void mu_kv_job_detach(struct mu_kv *kv)
@@ -395,7 +377,7 @@ static void on_timer_closed(uv_handle_t *handle)
     struct job *job = handle->data;
 
     end_waits(job);
-    part_gone(job);
+    mu_kv_part_closed(job);
 }
 
 static void on_canceled(struct mu_etcd3_call *call)
@@ -407,7 +389,7 @@ static void on_canceled(struct mu_etcd3_call *call)
     /* Also if it has been done: the caller must not go on with it. */
     end(asked, mu_fail(&asked->request->error, MUSTER_ECANCELED, "the store was closed"));
     mu_etcd3_answer_done(&answer);
-    part_gone(job);
+    mu_kv_part_closed(job);
 }
 
 static void job_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
@@ -421,17 +403,18 @@ static void job_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     MU_LIST_EACH (struct asked, asked, &job->asked, link) {
         if (!asked->under_way)
             continue;
-        job->parts++;
+        job->kv.parts++;
         asked->call.done = on_canceled;
         if (!job->detached) /* else the client does it */
             mu_etcd3_cancel(&asked->call);
     }
-    job->parts += 2;
-    mu_later_close(&job->refused, part_gone, job);
+    mu_later_close(&job->refused, mu_kv_part_closed, job);
     uv_close((uv_handle_t *)&job->timer, on_timer_closed);
 }
 
-static const struct mu_kv_ops job_ops = { .name = "etcd-v3", .submit = job_submit, .close = job_close };
+static const struct mu_kv_ops job_ops = {
+    .name = "etcd-v3", .submit = job_submit, .close = job_close, .free = job_free
+};
 
 int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, struct mu_kv **ret_kv,
                     struct muster_error *reterr)
@@ -442,14 +425,14 @@ int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, stru
         job->run_id = strdup(config->run_id);
         job->prefix = strdup(config->prefix);
         job->marks = strdup(config->marks);
-        if (asprintf(&job->ours, "muster.%s/", config->run_id) < 0)
-            job->ours = NULL;
+        job->ours = mu_text_format("muster.%s/", config->run_id);
     }
     if (job == NULL || job->run_id == NULL || job->prefix == NULL || job->marks == NULL || job->ours == NULL) {
-        free_job(job);
+        job_free(&job->kv);
         return mu_fail(reterr, MUSTER_ENOMEM, "the store of a job");
     }
     job->kv.ops = &job_ops;
+    job->kv.parts = 2;
     job->loop = loop;
     job->config = *config;
     job->seed = mu_fresh_seed();

@@ -233,8 +233,7 @@ static void fail_later(struct mu_kv_lane *lane, struct mu_kv_request *request, c
     struct muster_error error;
 
     (void)mu_fail(&error, MUSTER_ECANCELED, "%s", why);
-    mu_kv_fail(request, error.code, &error);
-    mu_later_push(lane->later, &request->link);
+    mu_later_fail(lane->later, request, &error);
 }
 
 bool mu_kv_lane_replace(struct mu_kv_lane *lane, struct mu_kv_request *request, struct muster_slice token)

@@ -8,6 +8,7 @@
 #include "kv/kv_user_uv.h"
 
 #include "base/log.h"
+#include "base/text.h"
 #include "kv/kv_lane_uv.h"
 #include "store/store.h"
 
@@ -29,7 +30,6 @@ struct driver {
     struct muster_bytes token; /* of the last document that we have seen */
     uint64_t patience_ms;      /* for calls under way, when closing; 0: without a limit */
     uv_timer_t patience;
-    unsigned handles;
 };
 
 /* Is `member` there, in a table that may be shorter than ours? */
@@ -38,8 +38,9 @@ struct driver {
 
 /* ---- The end ---- */
 
-static void free_driver(struct driver *driver)
+static void free_kv(struct mu_kv *kv)
 {
+    struct driver *driver = (struct driver *)kv;
     struct mu_filethread *threads[LANES_COUNT];
 
     for (unsigned i = 0; i < LANES_COUNT; i++)
@@ -50,27 +51,16 @@ static void free_driver(struct driver *driver)
     free(driver);
 }
 
-static void drop(void *ctx)
-{
-    struct driver *driver = ctx;
-
-    if (--driver->handles > 0)
-        return;
-    driver->kv.on_closed(&driver->kv, driver->kv.closed_ctx);
-    free_driver(driver);
-}
-
 static void on_handle_closed(uv_handle_t *handle)
 {
-    drop(handle->data);
+    mu_kv_part_closed(handle->data);
 }
 
 static void close_handles(struct driver *driver)
 {
-    driver->handles = 3;
     uv_close((uv_handle_t *)&driver->wake, on_handle_closed);
     uv_close((uv_handle_t *)&driver->patience, on_handle_closed);
-    mu_later_close(&driver->later, drop, driver);
+    mu_later_close(&driver->later, mu_kv_part_closed, driver);
 }
 
 static void on_patience(uv_timer_t *timer)
@@ -139,10 +129,10 @@ static enum lane_name lane_for(enum mu_kv_kind kind)
 static int settle(struct driver *driver, struct mu_kv_request *request, struct mu_kv_request *asked,
                   struct muster_error *reterr)
 {
-    char *key = NULL;
+    char *key = mu_text_format("muster.%s/world/%" PRId64, driver->run_id, request->number);
     int rc;
 
-    if (asprintf(&key, "muster.%s/world/%" PRId64, driver->run_id, request->number) < 0)
+    if (key == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a key");
     asked->key = muster_str(key);
     asked->token = muster_str("");
@@ -190,10 +180,8 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
 
     assert(!kv->closing);
     mu_kv_begin(request, uv_now(driver->loop));
-    if (begin(driver, request, &error) == 0)
-        return;
-    mu_kv_fail(request, error.code, &error);
-    mu_later_push(&driver->later, &request->link);
+    if (begin(driver, request, &error) < 0)
+        mu_later_fail(&driver->later, request, &error);
 }
 
 static void close_kv(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
@@ -237,12 +225,12 @@ int mu_kv_user_start(uv_loop_t *loop, struct muster_rdzv_backend *backend, struc
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
     driver->run_id = strdup(run_id);
     if (driver->run_id == NULL || init_lanes(driver, backend, store) < 0) {
-        free_driver(driver);
+        free_kv(&driver->kv);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
     }
     rc = uv_async_init(loop, &driver->wake, on_wake);
     if (rc < 0) {
-        free_driver(driver);
+        free_kv(&driver->kv);
         return mu_fail_errno(reterr, -rc, "start a rendezvous back end");
     }
     driver->loop = loop;
@@ -253,8 +241,10 @@ int mu_kv_user_start(uv_loop_t *loop, struct muster_rdzv_backend *backend, struc
         .has_settle = mu_store_can_compare_set(store),
         .submit = submit,
         .close = close_kv,
+        .free = free_kv,
     };
     driver->kv.ops = &driver->ops;
+    driver->kv.parts = 3;
     driver->wake.data = driver->patience.data = driver;
     (void)uv_timer_init(loop, &driver->patience); /* only fills in memory, and so does this: */
     mu_later_open(&driver->later, loop, mu_kv_tell);

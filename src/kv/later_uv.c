@@ -47,6 +47,12 @@ void mu_later_push(struct mu_later *later, struct mu_list *link)
         (void)uv_idle_start(&later->handle, on_idle);
 }
 
+void mu_later_fail(struct mu_later *later, struct mu_kv_request *request, const struct muster_error *error)
+{
+    mu_kv_fail(request, error->code, error);
+    mu_later_push(later, &request->link);
+}
+
 void mu_later_turn(struct mu_later *later, void (*turn)(void *ctx), void *ctx)
 {
     assert(later->turn == NULL || later->turn == turn);

@@ -3,7 +3,7 @@
 #ifndef MU_KV_LATER_UV_H
 #define MU_KV_LATER_UV_H
 
-#include "base/list.h"
+#include "kv/kv.h"
 
 #include <uv.h>
 
@@ -23,6 +23,8 @@ void mu_later_open(struct mu_later *later, uv_loop_t *loop, void (*tell)(struct 
 /* `tell` is called for it, from the loop, soon, and in order. What is pushed from inside of `tell` waits for the next
  * turn of the loop: it may be refused again, and for ever. */
 void mu_later_push(struct mu_later *later, struct mu_list *link);
+/* Where mu_kv_tell() tells: the request has failed, and is told so. */
+void mu_later_fail(struct mu_later *later, struct mu_kv_request *request, const struct muster_error *error);
 /* `turn` is called once, from the loop, soon, and after what was pushed; however often it is wanted before that.
  * Wanted from inside of it: in the next turn of the loop. Not called any more once it is being closed. */
 void mu_later_turn(struct mu_later *later, void (*turn)(void *ctx), void *ctx);
