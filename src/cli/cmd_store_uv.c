@@ -14,19 +14,13 @@ struct serve { /* NULL: not started, or closed */
     struct mu_watch *signals;
 };
 
-static void on_server_closed(struct mu_server *server, void *ctx)
-{
-    (void)server;
-    (void)ctx;
-}
-
 /* Closes what is open; the loop then runs out of things to do. A second signal finds its default action back. */
 static void end(struct serve *serve)
 {
     if (serve->signals != NULL)
         mu_watch_close(serve->signals, NULL, NULL);
     if (serve->server != NULL)
-        mu_server_close(serve->server, on_server_closed, NULL);
+        mu_server_close(serve->server, NULL, NULL);
     *serve = (struct serve){ 0 };
 }
 

@@ -672,12 +672,6 @@ int mu_dynamic_start_finder(const struct mu_finder_ops *finder, struct uv_loop_s
     return rc < 0 ? mu_wrap(reterr, rc, "rendezvous %s", backend) : 0;
 }
 
-static void forget_kv(struct mu_kv *kv, void *ctx)
-{
-    (void)kv;
-    (void)ctx;
-}
-
 int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *config, struct mu_kv *kv,
                      muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                      struct muster_error *reterr)
@@ -692,6 +686,6 @@ int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *con
         rc = open_dynamic(d, loop, config, listener, ctx, ret_handler, reterr);
     }
     if (rc < 0)
-        kv->ops->close(kv, forget_kv, NULL);
+        kv->ops->close(kv, NULL, NULL);
     return rc;
 }

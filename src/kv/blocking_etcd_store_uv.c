@@ -33,18 +33,12 @@ static void on_call_done(struct mu_etcd2_call *call)
     mu_posted_done(call->ctx);
 }
 
-static void on_kv_closed(struct mu_kv *kv, void *ctx)
-{
-    (void)kv;
-    (void)ctx;
-}
-
 static void close_there(struct mu_loop_thread *thread)
 {
     struct etcd_store *store = MU_LIST_ITEM(thread, struct etcd_store, thread);
 
     if (store->kv != NULL)
-        store->kv->ops->close(store->kv, on_kv_closed, NULL);
+        store->kv->ops->close(store->kv, NULL, NULL);
 }
 
 static void begin(struct mu_posted *base)

@@ -57,13 +57,9 @@ void mu_etcd2_call(struct mu_http *etcd, struct mu_etcd2_call *call)
     int rc;
 
     assert(call->timeout_ms > 0);
-    call->etcd = etcd;
-    call->rc = 0;
-    call->unsure = false;
-    call->status = 0;
-    call->error = (struct muster_error){ 0 };
-    call->answer = (struct mu_etcd2_answer){ 0 };
-    call->wire = (struct mu_etcd2_wire){ 0 };
+    *call = (struct mu_etcd2_call){
+        .request = call->request, .timeout_ms = call->timeout_ms, .done = call->done, .ctx = call->ctx, .etcd = etcd
+    };
     (void)mu_etcd2_text(&call->request, call->what, sizeof call->what);
     call->http = (struct mu_http_request){ .what = call->what,
                                            .timeout_ms = call->timeout_ms,
@@ -98,5 +94,5 @@ void mu_etcd2_ask(struct mu_http *etcd, struct mu_etcd2_call *call, struct mu_et
 
 void mu_etcd2_cancel(struct mu_etcd2_call *call)
 {
-    mu_http_cancel(call->etcd, &call->http);
+    mu_http_cancel(&call->http);
 }

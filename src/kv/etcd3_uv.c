@@ -313,7 +313,7 @@ void mu_etcd3_call(struct mu_etcd3 *etcd, struct mu_etcd3_call *call)
 void mu_etcd3_cancel(struct mu_etcd3_call *call)
 {
     if (!call->waiting) {
-        mu_http_cancel(call->etcd->http, &call->http);
+        mu_http_cancel(&call->http);
         return;
     }
     mu_list_remove(&call->link);

@@ -90,7 +90,7 @@ static void start_over(struct mu_etcd3_watch *watch, const struct muster_error *
     uint64_t pause_ms = PAUSE_FIRST_MS;
 
     if (watch->streaming)
-        mu_http_cancel(etcd->http, &watch->http);
+        mu_http_cancel(&watch->http);
     watch->state = WATCH_IDLE;
     for (unsigned i = 0; i < watch->failures && pause_ms < PAUSE_MAX_MS; i++)
         pause_ms *= 2;
@@ -104,7 +104,7 @@ static void start_over(struct mu_etcd3_watch *watch, const struct muster_error *
 static void stand_still(struct mu_etcd3_watch *watch, int64_t compact_revision)
 {
     if (watch->streaming)
-        mu_http_cancel(watch->etcd->http, &watch->http);
+        mu_http_cancel(&watch->http);
     watch->state = WATCH_STANDING;
     (void)uv_timer_stop(&watch->timer);
     watch->ops->on_compacted(watch, compact_revision, watch->ctx);
@@ -172,7 +172,7 @@ static void on_check(uv_timer_t *timer)
         start_over(watch, &error);
     } else if (watch->state == WATCH_OPEN && now_ms >= watch->renew_ms) {
         watch->state = WATCH_IDLE; /* its end opens the next one, from the same revision on */
-        mu_http_cancel(watch->etcd->http, &watch->http);
+        mu_http_cancel(&watch->http);
     } else if (watch->state == WATCH_OPEN &&
                now_ms - mu_http_answered_ms(http, watch->http.endpoint) >= MU_ETCD3_SILENT_MS) {
         (void)uv_timer_start(&watch->timer, on_check, PROBE_MS * 2, 0); /* if the one under way is for another server */
@@ -417,7 +417,7 @@ void mu_etcd3_watch_close(struct mu_etcd3_watch *watch)
     assert(!watch->closed);
     watch->closed = true;
     if (watch->streaming)
-        mu_http_cancel(watch->etcd->http, &watch->http);
+        mu_http_cancel(&watch->http);
     if (watch->probing)
         mu_etcd3_cancel(&watch->probe);
     mu_later_close(&watch->news, on_watch_part_closed, watch);

@@ -640,7 +640,7 @@ static void free_curl(struct mu_curl *curl)
     free(curl);
 }
 
-int mu_curl_new(const struct mu_curl_config *config, const struct mu_curl_loop *loop, void *ctx,
+int mu_curl_new(const struct mu_http_config *config, const struct mu_curl_loop *loop, void *ctx,
                 struct mu_curl **ret_curl, struct muster_error *reterr)
 {
     struct mu_curl *curl;

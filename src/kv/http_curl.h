@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/list.h"
+#include "kv/endpoints.h"
 
 #define MU_CURL_READ 1u
 #define MU_CURL_WRITE 2u
@@ -26,13 +27,8 @@ struct mu_curl_loop {
     void (*wake_in)(void *ctx, int64_t ms);
 };
 
-struct mu_curl_config {                         /* every text is copied */
-    const char *ca_file, *cert_file, *key_file; /* NULL: none */
-    const char *library;                        /* NULL: libcurl.so.4 */
-};
-
-/* MUSTER_ENOTSUP: one line that names the package. */
-int mu_curl_new(const struct mu_curl_config *config, const struct mu_curl_loop *loop, void *ctx,
+/* Copies the files' names. MUSTER_ENOTSUP: one line that names the package. */
+int mu_curl_new(const struct mu_http_config *config, const struct mu_curl_loop *loop, void *ctx,
                 struct mu_curl **ret_curl, struct muster_error *reterr);
 void mu_curl_free(struct mu_curl *curl); /* without transfers under way; descriptors are no longer watched */
 

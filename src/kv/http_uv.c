@@ -162,8 +162,7 @@ static void fail(struct work *work, int code)
     request->rc = describe(work, code, &request->error);
 }
 
-/* This server is no good for the moment. */
-static void turn_away(struct mu_http *http, unsigned endpoint)
+void mu_http_give_up(struct mu_http *http, unsigned endpoint)
 {
     if (http->current == endpoint)
         http->current = (endpoint + 1) % http->endpoints.count;
@@ -231,7 +230,7 @@ static void next(struct work *work, bool unsure, const struct muster_error *erro
                   error->text);
     /* A long poll that ends without an event says nothing about its server. */
     if (error->code != MUSTER_ETIMEOUT || !work->answered)
-        turn_away(work->http, work->endpoint);
+        mu_http_give_up(work->http, work->endpoint);
     if (error->code == MUSTER_ETIMEOUT && !work->answered)
         move_long_polls(work->http, work->endpoint);
     work->unsure = work->unsure || unsure;
@@ -304,7 +303,7 @@ static void on_transferred(struct mu_curl_transfer *transfer)
         return;
     }
     if (transfer->chunk_rc == 0)
-        turn_away(http, work->endpoint);
+        mu_http_give_up(http, work->endpoint);
     work->unsure = work->unsure || transfer->sent;
     fail(work, transfer->rc);
     tell(work);
@@ -440,10 +439,12 @@ static struct work *find_due(const struct mu_http *http)
 
 /* ---- The loop ---- */
 
-static void cancel(struct work *work)
+void mu_http_cancel(struct mu_http_request *request)
 {
-    struct mu_http_request *request = work->request;
+    struct work *work = request->work;
 
+    if (work == NULL)
+        return; /* it is about to be told */
     if (work->transferring)
         mu_curl_remove(&work->transfer);
     mu_buf_done(&request->reply);
@@ -452,9 +453,9 @@ static void cancel(struct work *work)
     end_later(work);
 }
 
-static void free_if_over(struct mu_http *http)
+static void handle_closed(struct mu_http *http)
 {
-    if (http->handles > 0)
+    if (--http->handles > 0)
         return;
     if (http->on_closed != NULL)
         http->on_closed(http->closed_ctx);
@@ -463,10 +464,7 @@ static void free_if_over(struct mu_http *http)
 
 static void on_handle_closed(uv_handle_t *handle)
 {
-    struct mu_http *http = handle->data;
-
-    http->handles--;
-    free_if_over(http);
+    handle_closed(handle->data);
 }
 
 /* Everybody has been told. */
@@ -530,8 +528,7 @@ static void on_poll_closed(uv_handle_t *handle)
     struct mu_http *http = poll->http;
 
     free(poll);
-    http->handles--;
-    free_if_over(http);
+    handle_closed(http);
 }
 
 static void *curl_watch(void *ctx, void *watch, int fd, unsigned events)
@@ -643,13 +640,6 @@ void mu_http_refuse(struct mu_http *http, struct mu_http_request *request)
     mu_later_push(&http->later, &request->link);
 }
 
-void mu_http_cancel(struct mu_http *http, struct mu_http_request *request)
-{
-    (void)http;
-    if (request->work != NULL)
-        cancel(request->work);
-}
-
 int mu_http_so_far(const struct mu_http_request *request, struct muster_error *reterr)
 {
     const struct work *work = request->work;
@@ -674,11 +664,6 @@ uint64_t mu_http_answered_ms(const struct mu_http *http, unsigned endpoint)
     return endpoint < http->endpoints.count ? http->answered_ms[endpoint] : 0;
 }
 
-void mu_http_give_up(struct mu_http *http, unsigned endpoint)
-{
-    turn_away(http, endpoint);
-}
-
 bool mu_http_local_address(const struct mu_http *http, char *text, size_t room)
 {
     return http->local[0] != '\0' && (size_t)snprintf(text, room, "%s", http->local) < room;
@@ -692,7 +677,7 @@ void mu_http_close(struct mu_http *http, mu_http_closed *closed, void *ctx)
     http->on_closed = closed;
     http->closed_ctx = ctx;
     while ((work = MU_LIST_FIRST(struct work, &http->works, link)) != NULL)
-        cancel(work);
+        mu_http_cancel(work->request);
     http->closing = true;
     mu_later_close(&http->later, shut_down, http);
 }
@@ -723,18 +708,12 @@ static int check_config(const struct mu_http_config *config, struct muster_error
 
 static int set_up(struct mu_http *http, const struct mu_http_config *config, struct muster_error *reterr)
 {
-    const struct mu_curl_config curl = {
-        .ca_file = config->ca_file,
-        .cert_file = config->cert_file,
-        .key_file = config->key_file,
-        .library = config->library,
-    };
     int rc = check_config(config, reterr);
 
     if (rc == 0)
         rc = mu_endpoints_parse(config->endpoints, config->protocol != NULL ? config->protocol : "http",
                                 MU_HTTP_ETCD_PORT, &http->endpoints, reterr);
-    return rc == 0 ? mu_curl_new(&curl, &curl_loop, http, &http->curl, reterr) : rc;
+    return rc == 0 ? mu_curl_new(config, &curl_loop, http, &http->curl, reterr) : rc;
 }
 
 int mu_http_start(uv_loop_t *loop, const struct mu_http_config *config, struct mu_http **ret_http,

@@ -90,7 +90,7 @@ void mu_http_submit(struct mu_http *http, struct mu_http_request *request);
 void mu_http_refuse(struct mu_http *http, struct mu_http_request *request);
 /* `done` comes from the loop, with MUSTER_ECANCELED; unless it is about to come with something else. Only for a request
  * that was submitted and is not done; twice does no harm. */
-void mu_http_cancel(struct mu_http *http, struct mu_http_request *request);
+void mu_http_cancel(struct mu_http_request *request);
 
 /* What a submitted request would fail with if its time were up now: for those that wait for it with a shorter
  * timeout. */

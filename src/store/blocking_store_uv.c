@@ -49,12 +49,6 @@ static struct tcp_store *tcp(struct muster_store *store)
 
 /* ---- The thread's side ---- */
 
-static void on_client_closed(struct mu_client *client, void *ctx)
-{
-    (void)client;
-    (void)ctx;
-}
-
 static void on_ready(struct mu_client *client, const struct muster_error *error, void *ctx)
 {
     struct tcp_store *store = ctx;
@@ -84,7 +78,7 @@ static struct tcp_store *store_of(struct mu_loop_thread *thread)
 
 static void close_there(struct mu_loop_thread *thread)
 {
-    mu_client_close(store_of(thread)->client, on_client_closed, NULL);
+    mu_client_close(store_of(thread)->client, NULL, NULL);
 }
 
 static void free_store(struct mu_loop_thread *thread)

@@ -94,7 +94,8 @@ static void free_if_over(struct mu_client *client)
     if (!client->closing || client->links_count > 0 || !client->timer_closed || client->resolving)
         return;
     mu_calls_done(&client->calls);
-    client->on_closed(client, client->closed_ctx);
+    if (client->on_closed != NULL)
+        client->on_closed(client, client->closed_ctx);
     free(client);
 }
 

@@ -31,15 +31,9 @@ static struct {
 
 /* ---- Start and stop ---- */
 
-static void on_server_closed(struct mu_server *server, void *ctx)
-{
-    (void)server;
-    (void)ctx;
-}
-
 static void close_there(struct mu_loop_thread *thread)
 {
-    mu_server_close(((struct muster_store_server *)thread)->server, on_server_closed, NULL);
+    mu_server_close(((struct muster_store_server *)thread)->server, NULL, NULL);
 }
 
 static int start(const struct muster_store_server_config *config, struct muster_store_server **ret_host,

@@ -47,12 +47,6 @@ void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void
     uv_close((uv_handle_t *)&server->alone_timer, mu_server_on_handle_closed);
 }
 
-static void ignore_closed(struct mu_server *server, void *ctx)
-{
-    (void)server;
-    (void)ctx;
-}
-
 static struct mu_server *new_server(uv_loop_t *loop, const struct mu_server_config *config)
 {
     struct mu_hash_seed seed = { .k0 = config->seed[0], .k1 = config->seed[1] };
@@ -147,7 +141,7 @@ static int start_on(uv_loop_t *loop, struct mu_listen_sockets *sockets, const st
     server->handles = 4;
     rc = listen_on_all(server, sockets, reterr);
     if (rc < 0) {
-        mu_server_close(server, ignore_closed, NULL);
+        mu_server_close(server, NULL, NULL);
         return rc;
     }
     server->addr = MU_LIST_FIRST(struct mu_listener, &server->listeners, link)->addr;

@@ -293,7 +293,8 @@ void mu_server_close_if_over(struct mu_server *server)
     if (!server->closing || server->handles > 0 || server->conns_count > 0)
         return;
     mu_era_end(server->era);
-    server->on_closed(server, server->on_closed_ctx);
+    if (server->on_closed != NULL)
+        server->on_closed(server, server->on_closed_ctx);
     free(server->admission.allow);
     free(server);
 }

@@ -41,7 +41,7 @@ bool mu_server_is_alone(const struct mu_server *server); /* no other process is 
  * takes the place of the first. */
 void mu_server_when_alone(struct mu_server *server, void (*alone)(void *ctx), void *ctx);
 
-/* From here on the server belongs to the loop, which frees it after on_closed. */
+/* From here on the server belongs to the loop, which frees it after on_closed (may be NULL). */
 void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void *ctx);
 
 struct mu_server_watch;

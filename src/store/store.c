@@ -222,44 +222,29 @@ int mu_store_run(struct muster_store *store, struct mu_call *call, int64_t timeo
                    mu_call_name(call->kind), store->ops->name, rc);
 }
 
-static int run_for_bytes(struct muster_store *store, struct mu_call *call, int64_t timeout_ms,
-                         struct muster_bytes *ret_value, struct muster_error *reterr)
+struct wanted { /* where the answer goes: one of them */
+    struct muster_bytes *bytes;
+    struct muster_values *values;
+    int64_t *number;
+    bool *yes;
+};
+
+static int run_for(struct wanted wanted, struct muster_store *store, struct mu_call *call, int64_t timeout_ms,
+                   struct muster_error *reterr)
 {
     int rc = mu_store_run(store, call, timeout_ms, reterr);
 
-    if (rc == 0)
-        *ret_value = call->bytes;
-    return rc;
-}
-
-static int run_for_number(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, int64_t *ret_number,
-                          struct muster_error *reterr)
-{
-    int rc = mu_store_run(store, call, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_number = call->result;
-    return rc;
-}
-
-static int run_for_bool(struct muster_store *store, struct mu_call *call, int64_t timeout_ms, bool *ret_bool,
-                        struct muster_error *reterr)
-{
-    int rc = mu_store_run(store, call, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_bool = call->result != 0;
-    return rc;
-}
-
-static int run_for_values(struct muster_store *store, struct mu_call *call, int64_t timeout_ms,
-                          struct muster_values *ret_values, struct muster_error *reterr)
-{
-    int rc = mu_store_run(store, call, timeout_ms, reterr);
-
-    if (rc == 0)
-        *ret_values = call->found;
-    return rc;
+    if (rc < 0)
+        return rc;
+    if (wanted.bytes != NULL)
+        *wanted.bytes = call->bytes;
+    else if (wanted.values != NULL)
+        *wanted.values = call->found;
+    else if (wanted.number != NULL)
+        *wanted.number = call->result;
+    else
+        *wanted.yes = call->result != 0;
+    return 0;
 }
 
 /* ---- The public calls ---- */
@@ -277,7 +262,7 @@ int muster_store_get(struct muster_store *store, struct muster_slice key, int64_
 {
     struct mu_call call = { .kind = MU_CALL_GET, .key = key };
 
-    return run_for_bytes(store, &call, timeout_ms, ret_value, reterr);
+    return run_for((struct wanted){ .bytes = ret_value }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_add(struct muster_store *store, struct muster_slice key, int64_t delta, int64_t timeout_ms,
@@ -285,7 +270,7 @@ int muster_store_add(struct muster_store *store, struct muster_slice key, int64_
 {
     struct mu_call call = { .kind = MU_CALL_ADD, .key = key, .number = delta };
 
-    return run_for_number(store, &call, timeout_ms, ret_value, reterr);
+    return run_for((struct wanted){ .number = ret_value }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_compare_set(struct muster_store *store, struct muster_slice key, struct muster_slice expected,
@@ -294,7 +279,7 @@ int muster_store_compare_set(struct muster_store *store, struct muster_slice key
 {
     struct mu_call call = { .kind = MU_CALL_COMPARE_SET, .key = key, .value = expected, .desired = desired };
 
-    return run_for_bytes(store, &call, timeout_ms, ret_value, reterr);
+    return run_for((struct wanted){ .bytes = ret_value }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_check(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
@@ -302,7 +287,7 @@ int muster_store_check(struct muster_store *store, const struct muster_slice *ke
 {
     struct mu_call call = { .kind = MU_CALL_CHECK, .keys = keys, .count = count };
 
-    return run_for_bool(store, &call, timeout_ms, ret_all_exist, reterr);
+    return run_for((struct wanted){ .yes = ret_all_exist }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_wait(struct muster_store *store, const struct muster_slice *keys, size_t count, int64_t timeout_ms,
@@ -318,7 +303,7 @@ int muster_store_delete_key(struct muster_store *store, struct muster_slice key,
 {
     struct mu_call call = { .kind = MU_CALL_DELETE_KEY, .key = key };
 
-    return run_for_bool(store, &call, timeout_ms, ret_deleted, reterr);
+    return run_for((struct wanted){ .yes = ret_deleted }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_num_keys(struct muster_store *store, int64_t timeout_ms, int64_t *ret_count,
@@ -326,7 +311,7 @@ int muster_store_num_keys(struct muster_store *store, int64_t timeout_ms, int64_
 {
     struct mu_call call = { .kind = MU_CALL_NUM_KEYS };
 
-    return run_for_number(store, &call, timeout_ms, ret_count, reterr);
+    return run_for((struct wanted){ .number = ret_count }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_append(struct muster_store *store, struct muster_slice key, struct muster_slice value,
@@ -342,7 +327,7 @@ int muster_store_multi_get(struct muster_store *store, const struct muster_slice
 {
     struct mu_call call = { .kind = MU_CALL_MULTI_GET, .keys = keys, .count = count };
 
-    return run_for_values(store, &call, timeout_ms, ret_values, reterr);
+    return run_for((struct wanted){ .values = ret_values }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_multi_set(struct muster_store *store, const struct muster_slice *keys,
@@ -367,7 +352,7 @@ int muster_store_queue_pop(struct muster_store *store, struct muster_slice key, 
 {
     struct mu_call call = { .kind = MU_CALL_QUEUE_POP, .key = key, .block = block };
 
-    return run_for_bytes(store, &call, timeout_ms, ret_value, reterr);
+    return run_for((struct wanted){ .bytes = ret_value }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_queue_len(struct muster_store *store, struct muster_slice key, int64_t timeout_ms, int64_t *ret_len,
@@ -375,7 +360,7 @@ int muster_store_queue_len(struct muster_store *store, struct muster_slice key, 
 {
     struct mu_call call = { .kind = MU_CALL_QUEUE_LEN, .key = key };
 
-    return run_for_number(store, &call, timeout_ms, ret_len, reterr);
+    return run_for((struct wanted){ .number = ret_len }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_list_keys(struct muster_store *store, int64_t timeout_ms, struct muster_values *ret_keys,
@@ -383,7 +368,7 @@ int muster_store_list_keys(struct muster_store *store, int64_t timeout_ms, struc
 {
     struct mu_call call = { .kind = MU_CALL_LIST_KEYS };
 
-    return run_for_values(store, &call, timeout_ms, ret_keys, reterr);
+    return run_for((struct wanted){ .values = ret_keys }, store, &call, timeout_ms, reterr);
 }
 
 int muster_store_ping(struct muster_store *store, int64_t timeout_ms, struct muster_error *reterr)

@@ -216,7 +216,7 @@ static void what_is_under_way_says_what_was_tried(void **state)
     while (servers[1].requests == 0)
         (void)uv_run(&loop, UV_RUN_ONCE);
     assert_int_equal(mu_http_so_far(&request, &error), MUSTER_ELOST);
-    mu_http_cancel(http, &request);
+    mu_http_cancel(&request);
     assert_int_equal(mu_http_so_far(&request, &error), MUSTER_ETIMEOUT);
     assert_string_equal(error.text, "get x: time is up");
     run_until(&done);
@@ -454,8 +454,8 @@ static void what_is_canceled_is_told_later(void **state)
     (void)state;
     servers[0].replies[0] = SILENT;
     mu_http_submit(http, &request);
-    mu_http_cancel(http, &request);
-    mu_http_cancel(http, &request);
+    mu_http_cancel(&request);
+    mu_http_cancel(&request);
     assert_false(done);
     run_until(&done);
     assert_int_equal(request.rc, MUSTER_ECANCELED);
@@ -465,7 +465,7 @@ static void what_is_canceled_is_told_later(void **state)
     mu_http_submit(http, &request); /* all refuse, and it pauses */
     while (request.work != NULL && uv_backend_timeout(&loop) == 0)
         (void)uv_run(&loop, UV_RUN_NOWAIT);
-    mu_http_cancel(http, &request);
+    mu_http_cancel(&request);
     run_until(&done);
     assert_int_equal(request.rc, MUSTER_ECANCELED);
     stop(http);
