@@ -27,6 +27,17 @@ static inline bool mu_slice_equal(struct mu_slice a, struct mu_slice b)
     return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
 }
 
+/* Takes `prefix` off. False: the text does not begin with it, and is as it was. */
+static inline bool mu_slice_skip(struct mu_slice *text, const char *prefix)
+{
+    size_t len = strlen(prefix);
+
+    if (text->len < len || memcmp(text->data, prefix, len) != 0)
+        return false;
+    *text = mu_slice(text->data + len, text->len - len);
+    return true;
+}
+
 /* Decimal digits and nothing else, of a number up to `max`. False: they are none, and *ret_number is as it was. */
 static inline bool mu_slice_number(struct mu_slice text, int64_t max, int64_t *ret_number)
 {

@@ -42,12 +42,11 @@ static void on_first_read(struct mu_kv_request *request)
 static void find(struct mu_dynamic *d)
 {
     struct etcd_v2 *e = (struct etcd_v2 *)d;
-    const struct mu_kv_etcd_v2_config config = { .http = &e->http, .run_id = d->config.run_id };
     struct muster_error error;
 
     assert(d->kv == NULL && d->rdzv == NULL);
     e->http.seed = d->seed;
-    if (mu_kv_etcd_v2_start(d->shell.loop, &config, &d->kv, &error) < 0) {
+    if (mu_kv_etcd_v2_start(d->shell.loop, &e->http, d->config.run_id, &d->kv, &error) < 0) {
         mu_dynamic_fail(d, &error);
         return;
     }

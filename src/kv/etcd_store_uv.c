@@ -64,27 +64,9 @@ static int append_text(struct mu_buf *buf, const char *text)
     return mu_buf_append(buf, text, strlen(text), MU_ETCD2_KEY_MAX);
 }
 
-/* "torch.rendezvous.RUN.7/K" in a classic rendezvous is K in the directory of version 7: takes "7" off, and leaves K.
- * Empty: it is no such key. */
-static struct mu_slice take_version(const struct driver *driver, struct mu_slice *key)
-{
-    size_t len = driver->round_prefix != NULL ? strlen(driver->round_prefix) : 0, digits = 0;
-    struct mu_slice version = { key->data + len, 0 };
-
-    if (len == 0 || key->len <= len || memcmp(key->data, driver->round_prefix, len) != 0)
-        return mu_slice("", 0);
-    while (len + digits < key->len && version.data[digits] >= '0' && version.data[digits] <= '9')
-        digits++;
-    if (digits == 0 || len + digits >= key->len || version.data[digits] != '/')
-        return mu_slice("", 0);
-    version.len = digits;
-    *key = mu_slice(version.data + digits + 1, key->len - len - digits - 1);
-    return version;
-}
-
 static int place(const struct driver *driver, struct mu_slice key, struct mu_buf *path, struct muster_error *reterr)
 {
-    struct mu_slice version = take_version(driver, &key);
+    struct mu_slice version = driver->rounds != NULL ? mu_kv_take_round(&key, driver->round_prefix) : mu_slice("", 0);
     int rc = append_text(path, version.len > 0 ? driver->rounds : driver->dir);
 
     if (key.len == 0)
@@ -466,13 +448,6 @@ static bool is_known(enum mu_kv_kind kind)
            kind == MU_KV_CHECK || kind == MU_KV_DELETE;
 }
 
-/* With its error filled in. */
-static void refuse(struct driver *driver, struct mu_kv_request *request, int rc)
-{
-    request->rc = rc;
-    mu_later_push(&driver->later, &request->link);
-}
-
 static struct job *new_job(struct driver *driver, struct mu_kv_request *request)
 {
     struct job *job = calloc(1, sizeof *job);
@@ -504,7 +479,8 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
     if (rc < 0) {
         if (job != NULL)
             free_job(job);
-        refuse(driver, request, rc);
+        request->rc = rc;
+        mu_later_push(&driver->later, &request->link);
         return;
     }
     (void)uv_timer_init(driver->loop, &job->timer); /* fills in memory only */

@@ -325,37 +325,33 @@ static size_t on_read(char *to, size_t size, size_t count, void *ctx)
 
 /* ---- Transfers: the end ---- */
 
-static int code_for(int result)
-{
-    switch (result) {
-    case CURLE_COULDNT_RESOLVE_HOST:
-        return MUSTER_ERESOLVE;
-    case CURLE_COULDNT_CONNECT:
-    case CURLE_SSL_CONNECT_ERROR:
-    case CURLE_SSL_CERTPROBLEM:
-    case CURLE_SSL_CIPHER:
-    case CURLE_SSL_PEER_CERTIFICATE:
-    case CURLE_PEER_FAILED_VERIFICATION:
-    case CURLE_SSL_CACERT_BADFILE:
-    case CURLE_SSL_ISSUER_ERROR:
-        return MUSTER_ECONNECT;
-    case CURLE_OPERATION_TIMEDOUT:
-        return MUSTER_ETIMEOUT;
-    case CURLE_OUT_OF_MEMORY:
-        return MUSTER_ENOMEM;
-    case CURLE_UNSUPPORTED_PROTOCOL:
-    case CURLE_WEIRD_SERVER_REPLY:
-        return MUSTER_EPROTOCOL;
-    default:
-        return MUSTER_ELOST;
-    }
-}
+/* What libcurl's results mean. */
+static const struct meaning {
+    int result, code;
+    bool permanent;
+} meanings[] = {
+    { CURLE_COULDNT_RESOLVE_HOST, MUSTER_ERESOLVE, false },
+    { CURLE_COULDNT_CONNECT, MUSTER_ECONNECT, false },
+    { CURLE_SSL_CONNECT_ERROR, MUSTER_ECONNECT, false },
+    { CURLE_SSL_CERTPROBLEM, MUSTER_ECONNECT, true },
+    { CURLE_SSL_CIPHER, MUSTER_ECONNECT, true },
+    { CURLE_SSL_PEER_CERTIFICATE, MUSTER_ECONNECT, true },
+    { CURLE_PEER_FAILED_VERIFICATION, MUSTER_ECONNECT, true },
+    { CURLE_SSL_CACERT_BADFILE, MUSTER_ECONNECT, true },
+    { CURLE_SSL_ISSUER_ERROR, MUSTER_ECONNECT, true },
+    { CURLE_OPERATION_TIMEDOUT, MUSTER_ETIMEOUT, false },
+    { CURLE_OUT_OF_MEMORY, MUSTER_ENOMEM, false },
+    { CURLE_UNSUPPORTED_PROTOCOL, MUSTER_EPROTOCOL, true },
+    { CURLE_WEIRD_SERVER_REPLY, MUSTER_EPROTOCOL, false },
+};
 
-static bool is_permanent(int result)
+static struct meaning meaning_of(int result)
 {
-    return result == CURLE_SSL_CERTPROBLEM || result == CURLE_SSL_CIPHER || result == CURLE_SSL_PEER_CERTIFICATE ||
-           result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
-           result == CURLE_SSL_ISSUER_ERROR || result == CURLE_UNSUPPORTED_PROTOCOL;
+    for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
+        if (meanings[i].result == result)
+            return meanings[i];
+    }
+    return (struct meaning){ result, MUSTER_ELOST, false };
 }
 
 static bool is_plain(const struct mu_curl_transfer *transfer)
@@ -392,11 +388,12 @@ static const char *hint(const struct mu_curl_transfer *transfer, int result)
 
 static void take_error(struct mu_curl_transfer *transfer, int result)
 {
+    struct meaning meaning = meaning_of(result);
     long size = 0;
 
     (void)curl_calls.easy_getinfo(transfer->easy, CURLINFO_REQUEST_SIZE, &size);
     transfer->sent = size > 0;
-    transfer->permanent = is_permanent(result);
+    transfer->permanent = meaning.permanent;
     if (transfer->limit)
         transfer->rc = mu_fail(&transfer->error, MUSTER_ELIMIT, "the %s longer than %zu bytes",
                                transfer->chunk_rc == 0 ? "answer's head is" : "answer is",
@@ -407,7 +404,7 @@ static void take_error(struct mu_curl_transfer *transfer, int result)
         transfer->rc = transfer->chunk_rc; /* the reader that refused it has set the error */
     else
         transfer->rc =
-            mu_fail(&transfer->error, code_for(result), "%s%s", error_text(transfer, result), hint(transfer, result));
+            mu_fail(&transfer->error, meaning.code, "%s%s", error_text(transfer, result), hint(transfer, result));
 }
 
 static void take_answer(struct mu_curl_transfer *transfer, int result)

@@ -76,6 +76,21 @@ int mu_kv_give_document(struct mu_kv_request *request, const char *key, struct m
     return 0;
 }
 
+struct mu_slice mu_kv_take_round(struct mu_slice *key, const char *prefix)
+{
+    struct mu_slice rest = *key;
+    size_t digits = 0;
+
+    if (!mu_slice_skip(&rest, prefix))
+        return mu_slice("", 0);
+    while (digits < rest.len && rest.data[digits] >= '0' && rest.data[digits] <= '9')
+        digits++;
+    if (digits == 0 || digits == rest.len || rest.data[digits] != '/')
+        return mu_slice("", 0);
+    *key = mu_slice(rest.data + digits + 1, rest.len - digits - 1);
+    return mu_slice(rest.data, digits);
+}
+
 void mu_kv_tell(struct mu_list *link)
 {
     struct mu_kv_request *request = MU_LIST_ITEM(link, struct mu_kv_request, link);

@@ -75,6 +75,8 @@ int mu_kv_encode_document(const struct mu_kv_request *request, struct mu_buf *te
 /* For drivers: what is stored under `key` becomes the answer, but for its token: a document, or something foreign. */
 int mu_kv_give_document(struct mu_kv_request *request, const char *key, struct mu_slice text,
                         struct muster_error *reterr);
+/* For drivers: "PREFIX7/K" is K of round 7. Returns "7", and leaves K. Empty: it is no such key, and stays as it is. */
+struct mu_slice mu_kv_take_round(struct mu_slice *key, const char *prefix);
 /* For drivers: it is done. By its `link`, as struct mu_later wants it. */
 void mu_kv_tell(struct mu_list *link);
 

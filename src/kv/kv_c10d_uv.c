@@ -120,21 +120,19 @@ static void add(struct mu_c10d_work *work, struct mu_call call)
 
 /* ---- Documents ---- */
 
-static bool is_marker(const struct muster_bytes *bytes)
+static bool is_marker(struct mu_slice text)
 {
-    return bytes->len == sizeof no_document - 1 && memcmp(bytes->data, no_document, bytes->len) == 0;
+    return mu_slice_equal(text, mu_slice_str(no_document));
 }
 
 bool mu_kv_c10d_may_be_document(struct mu_slice text)
 {
-    const struct muster_bytes bytes = { .data = (char *)text.data, .len = text.len };
-
-    return is_marker(&bytes) || (text.len > 2 && memcmp(text.data, "gA", 2) == 0);
+    return is_marker(text) || (text.len > 2 && memcmp(text.data, "gA", 2) == 0);
 }
 
 static bool is_slice(const struct muster_bytes *bytes, struct muster_slice slice)
 {
-    return bytes->len == slice.len && (slice.len == 0 || memcmp(bytes->data, slice.data, slice.len) == 0);
+    return mu_slice_equal(mu_slice(bytes->data, bytes->len), mu_slice(slice.data, slice.len));
 }
 
 /* What the store has becomes the answer: no document, or one with its text as token. Takes `text`. */
@@ -142,7 +140,7 @@ static void give_document(struct mu_c10d_work *work, struct muster_bytes *text)
 {
     struct mu_slice slice = mu_slice(text->data, text->len);
 
-    if (is_marker(text) || mu_kv_give_document(work->request, work->driver->document_key, slice, &work->error) < 0)
+    if (is_marker(slice) || mu_kv_give_document(work->request, work->driver->document_key, slice, &work->error) < 0)
         return;
     work->request->state_token = *text;
     *text = (struct muster_bytes){ 0 };
@@ -154,7 +152,7 @@ static struct muster_slice expected(const struct mu_c10d_work *work)
 
     if (request->has_token && request->token.len > 0)
         return request->token;
-    return (struct muster_slice){ no_document, sizeof no_document - 1 };
+    return muster_str(no_document);
 }
 
 static void add_compare_set(struct mu_c10d_work *work, struct muster_slice key, struct muster_slice value,
@@ -185,7 +183,7 @@ static bool end_write(struct mu_c10d_work *work)
     }
     /* The store has lost the key. For a write that wants there to be none, that is as good as the marker. */
     if (is_slice(now, wanted) && !created)
-        return is_marker(now);
+        return is_slice(now, muster_str(no_document));
     give_document(work, now);
     return false;
 }

@@ -272,26 +272,11 @@ static void end_clearing(struct clearing *clearing)
         put_document(work, 0);
 }
 
-static bool begins_with(struct mu_slice *key, const char *prefix)
-{
-    size_t len = strlen(prefix);
-
-    if (key->len <= len || memcmp(key->data, prefix, len) != 0)
-        return false;
-    *key = mu_slice(key->data + len, key->len - len);
-    return true;
-}
-
 /* "torch.rendezvous.RUN_ID.7/K", where another job's name may go on behind the dot; or "muster.RUN_ID/K". */
 static bool is_key_of(const struct driver *driver, struct mu_slice key)
 {
-    size_t digits = 0;
-
-    if (!begins_with(&key, driver->prefixes[0]))
-        return begins_with(&key, driver->prefixes[1]);
-    while (digits < key.len && key.data[digits] >= '0' && key.data[digits] <= '9')
-        digits++;
-    return digits > 0 && digits < key.len && key.data[digits] == '/';
+    return mu_kv_take_round(&key, driver->prefixes[0]).len > 0 ||
+           (mu_slice_skip(&key, driver->prefixes[1]) && key.len > 0);
 }
 
 /* Whether a name in the store is base64 of a key of this job. */
@@ -300,7 +285,7 @@ static bool is_jobs(const struct driver *driver, struct mu_slice path)
     struct mu_buf key = { 0 };
     bool ours;
 
-    if (!begins_with(&path, MU_KV_ETCD_V2_STORE "/") || mu_base64_decode(path, &key, MU_ETCD2_KEY_MAX) < 0)
+    if (!mu_slice_skip(&path, MU_KV_ETCD_V2_STORE "/") || mu_base64_decode(path, &key, MU_ETCD2_KEY_MAX) < 0)
         return false;
     ours = is_key_of(driver, mu_buf_slice(&key));
     mu_buf_done(&key);
@@ -661,26 +646,25 @@ static void make_store(struct driver *driver)
     mu_etcd2_ask(driver->etcd, &driver->make_store, request, MAKE_STORE_MS, on_store_made, NULL);
 }
 
-static int set_up(struct driver *driver, const struct mu_kv_etcd_v2_config *config, struct muster_error *reterr)
+static int set_up(struct driver *driver, const struct mu_http_config *http, const char *run_id,
+                  struct muster_error *reterr)
 {
-    const struct mu_kv_etcd_store_config store = { .http = config->http,
-                                                   .dir = MU_KV_ETCD_V2_STORE,
-                                                   .seed = config->http->seed + 1 };
-    int rc = mu_etcd2_turns_init(&driver->turns, driver->loop, config->run_id, config->http->seed, reterr);
+    const struct mu_kv_etcd_store_config store = { .http = http, .dir = MU_KV_ETCD_V2_STORE, .seed = http->seed + 1 };
+    int rc = mu_etcd2_turns_init(&driver->turns, driver->loop, run_id, http->seed, reterr);
 
     if (rc < 0)
         return rc;
-    driver->key = mu_text_format(ROOT "%s", config->run_id);
-    driver->bell = mu_text_format(MU_ETCD2_TURNS_DIR "/bell.%s", config->run_id);
-    driver->prefixes[0] = mu_text_format("torch.rendezvous.%s.", config->run_id);
-    driver->prefixes[1] = mu_text_format("muster.%s/", config->run_id);
+    driver->key = mu_text_format(ROOT "%s", run_id);
+    driver->bell = mu_text_format(MU_ETCD2_TURNS_DIR "/bell.%s", run_id);
+    driver->prefixes[0] = mu_text_format("torch.rendezvous.%s.", run_id);
+    driver->prefixes[1] = mu_text_format("muster.%s/", run_id);
     if (driver->key == NULL || driver->bell == NULL || driver->prefixes[0] == NULL || driver->prefixes[1] == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous back end");
     rc = mu_kv_etcd_store_start(driver->loop, &store, &driver->store, reterr);
-    return rc == 0 ? mu_http_start(driver->loop, config->http, &driver->etcd, reterr) : rc;
+    return rc == 0 ? mu_http_start(driver->loop, http, &driver->etcd, reterr) : rc;
 }
 
-int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_kv_etcd_v2_config *config, struct mu_kv **ret_kv,
+int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_http_config *http, const char *run_id, struct mu_kv **ret_kv,
                         struct muster_error *reterr)
 {
     struct driver *driver = calloc(1, sizeof *driver);
@@ -691,7 +675,7 @@ int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_kv_etcd_v2_config *conf
     driver->kv.ops = &etcd_v2_ops;
     driver->loop = loop;
     driver->kv.parts = 4; /* client, turns, store, `later` */
-    rc = set_up(driver, config, reterr);
+    rc = set_up(driver, http, run_id, reterr);
     if (rc < 0) {
         if (driver->store != NULL)
             driver->store->ops->close(driver->store, NULL, NULL);

@@ -15,12 +15,7 @@
 #define MU_KV_ETCD_V2_TTL_S 7200
 #define MU_KV_ETCD_V2_STORE "/torch/elastic/store"
 
-struct mu_kv_etcd_v2_config {
-    const struct mu_http_config *http;
-    const char *run_id; /* copied */
-};
-
-int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_kv_etcd_v2_config *config, struct mu_kv **ret_kv,
+int mu_kv_etcd_v2_start(uv_loop_t *loop, const struct mu_http_config *http, const char *run_id, struct mu_kv **ret_kv,
                         struct muster_error *reterr);
 
 #endif

@@ -79,26 +79,21 @@ static void refuse(struct job *job, struct mu_kv_request *request, int rc)
 /* Keys about a member that others read when the round's store may be gone with it. */
 static bool outlives_round(struct mu_slice key)
 {
-    static const char *const starts[] = { "/done/", "/left/" };
-    bool outlives = false;
-
-    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
-        outlives |= key.len > strlen(starts[i]) && memcmp(key.data, starts[i], strlen(starts[i])) == 0;
-    return outlives;
+    return (mu_slice_skip(&key, "/done/") || mu_slice_skip(&key, "/left/")) && key.len > 0;
 }
 
 /* Without the prefix; data NULL: it is none of the job's keys. */
 static struct mu_slice job_key(const struct job *job, struct muster_slice key)
 {
-    size_t len = strlen(job->ours);
-    const char *rest = (const char *)key.data + len, *end = (const char *)key.data + key.len, *slash;
+    struct mu_slice rest = slice_of(key);
+    const char *slash;
 
-    if (key.len <= len || memcmp(key.data, job->ours, len) != 0)
+    if (!mu_slice_skip(&rest, job->ours) || rest.len == 0)
         return mu_slice(NULL, 0);
-    slash = memchr(rest, '/', key.len - len);
-    if (slash != NULL && !outlives_round(mu_slice(slash, (size_t)(end - slash))))
+    slash = memchr(rest.data, '/', rest.len);
+    if (slash != NULL && !outlives_round(mu_slice(slash, (size_t)(rest.data + rest.len - slash))))
         return mu_slice(NULL, 0);
-    return mu_slice(rest, key.len - len);
+    return rest;
 }
 
 static int give(struct mu_kv_request *request, struct mu_slice bytes)

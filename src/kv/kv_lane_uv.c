@@ -240,7 +240,7 @@ bool mu_kv_lane_replace(struct mu_kv_lane *lane, struct mu_kv_request *request, 
 {
     MU_LIST_EACH (struct work, work, &lane->works, link) {
         struct muster_slice old = work->asked.token;
-        bool same = old.len == token.len && (old.len == 0 || memcmp(old.data, token.data, old.len) == 0);
+        bool same = mu_slice_equal(mu_slice(old.data, old.len), mu_slice(token.data, token.len));
 
         if (work->request == NULL)
             continue;

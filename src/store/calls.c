@@ -202,6 +202,8 @@ static void pump(struct mu_calls *calls)
 {
     struct mu_call *call;
 
+    assert(!calls->open || calls->lost.code == 0);
+    assert(calls->parked == NULL || !mu_list_empty(&calls->slots));
     calls->probe = 0;
     while (calls->open && calls->parked == NULL &&
            (call = MU_LIST_FIRST(struct mu_call, &calls->waiting, link)) != NULL) {

@@ -121,9 +121,6 @@ static const enum mu_op *ops_of(enum mu_dialect dialect, size_t *ret_count)
 {
     static const enum mu_op l0[] = { MU_OP_SET,  MU_OP_COMPARE_SET, MU_OP_GET,       MU_OP_ADD,       MU_OP_CHECK,
                                      MU_OP_WAIT, MU_OP_NUM_KEYS,    MU_OP_WATCH_KEY, MU_OP_DELETE_KEY };
-    static const enum mu_op l1[] = { MU_OP_SET,    MU_OP_COMPARE_SET, MU_OP_GET,       MU_OP_ADD,
-                                     MU_OP_CHECK,  MU_OP_WAIT,        MU_OP_NUM_KEYS,  MU_OP_DELETE_KEY,
-                                     MU_OP_APPEND, MU_OP_MULTI_GET,   MU_OP_MULTI_SET, MU_OP_CANCEL_WAIT };
     static const enum mu_op v[] = { MU_OP_VALIDATE,    MU_OP_SET,       MU_OP_COMPARE_SET, MU_OP_GET,
                                     MU_OP_ADD,         MU_OP_CHECK,     MU_OP_WAIT,        MU_OP_NUM_KEYS,
                                     MU_OP_DELETE_KEY,  MU_OP_APPEND,    MU_OP_MULTI_GET,   MU_OP_MULTI_SET,
@@ -134,9 +131,9 @@ static const enum mu_op *ops_of(enum mu_dialect dialect, size_t *ret_count)
     case MU_DIALECT_V:
         *ret_count = sizeof v / sizeof v[0];
         return v;
-    case MU_DIALECT_L1:
-        *ret_count = sizeof l1 / sizeof l1[0];
-        return l1;
+    case MU_DIALECT_L1: /* the same without VALIDATE, and without what came later */
+        *ret_count = CODE_L_LAST + 1;
+        return v + 1;
     case MU_DIALECT_L0:
     case MU_DIALECT_L:
     case MU_DIALECT_UNKNOWN:

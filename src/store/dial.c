@@ -291,6 +291,8 @@ void mu_dial_step(struct mu_dial *dial, const struct mu_dial_event *event, struc
     /* A rest that would outlast the deadline is not worth resting. */
     if (dial->state == MU_DIAL_RESTING && dial->wake_ms >= dial->deadline_ms)
         dial->wake_ms = dial->deadline_ms;
+    assert(dial->under_way <= dial->started && dial->started <= dial->addrs_count);
+    assert(dial->under_way == 0 || dial->state == MU_DIAL_TRYING);
 }
 
 uint64_t mu_dial_deadline_ms(const struct mu_dial *dial)

@@ -5,6 +5,7 @@
 #include "store/listen.h"
 
 #include "base/error.h"
+#include "store/dial.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -98,20 +99,16 @@ static int add_name(struct places *places, const char *host, struct muster_error
     return rc;
 }
 
-/* One item of the list. "localhost" is both loopback addresses, without asking a resolver. */
+/* One item of the list. */
 static int add_host(struct places *places, const char *host, struct muster_error *reterr)
 {
-    union mu_addr addr;
-    int rc;
+    union mu_addr addrs[MU_DIAL_ADDRS_MAX];
+    size_t count = mu_dial_known(host, 0, addrs);
+    int rc = count > 0 ? 0 : add_name(places, host, reterr);
 
-    if (mu_addr_parse(host, 0, &addr))
-        return add_place(places, &addr, false, reterr);
-    if (strcmp(host, "localhost") != 0)
-        return add_name(places, host, reterr);
-    (void)mu_addr_parse("127.0.0.1", 0, &addr);
-    rc = add_place(places, &addr, false, reterr);
-    (void)mu_addr_parse("::1", 0, &addr);
-    return rc == 0 ? add_place(places, &addr, false, reterr) : rc;
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = add_place(places, &addrs[i], false, reterr);
+    return rc;
 }
 
 /* The first address of `host` that this machine has: its socket, or -errno; a negative code in *ret_rc if there is no

@@ -790,12 +790,12 @@ void mu_table_step(struct mu_table *table, struct mu_peer *peer, const struct mu
 
 void mu_table_leave(struct mu_table *table, struct mu_peer *peer)
 {
-    struct mu_list *link;
+    struct watch *watch;
 
     mu_table_cancel_wait(table, peer);
     mu_table_pass_on(table, peer);
-    while ((link = mu_list_first(&peer->watches)) != NULL)
-        unwatch(table, MU_LIST_ITEM(link, struct watch, by_peer));
+    while ((watch = MU_LIST_FIRST(struct watch, &peer->watches, by_peer)) != NULL)
+        unwatch(table, watch);
     if (peer->account != NULL)
         mu_account_release(peer->account);
     peer->account = NULL;
@@ -803,14 +803,13 @@ void mu_table_leave(struct mu_table *table, struct mu_peer *peer)
 
 void mu_table_done(struct mu_table *table)
 {
-    struct mu_list *first, *link;
+    struct mu_queue_item *item;
+    struct mu_entry *entry;
 
-    while ((first = mu_list_first(&table->entries)) != NULL) {
-        struct mu_entry *entry = MU_LIST_ITEM(first, struct mu_entry, link);
-
+    while ((entry = MU_LIST_FIRST(struct mu_entry, &table->entries, link)) != NULL) {
         assert(mu_list_empty(&entry->waiters) && mu_list_empty(&entry->watchers));
-        while ((link = mu_list_pop(&entry->queue)) != NULL)
-            mu_table_free_item(table, MU_LIST_ITEM(link, struct mu_queue_item, link));
+        while ((item = MU_LIST_POP(struct mu_queue_item, &entry->queue, link)) != NULL)
+            mu_table_free_item(table, item);
         entry->has_value = false;
         mu_table_drop_if_idle(table, entry);
     }

@@ -13,17 +13,16 @@ static void forgive(struct mu_peer *peer)
 /* The queue is empty: there is nothing that anybody should come for. */
 static void forgive_all(struct mu_entry *entry)
 {
-    while (!mu_list_empty(&entry->owing))
-        forgive(MU_LIST_ITEM(mu_list_first(&entry->owing), struct mu_peer, owing));
+    MU_LIST_EACH_LEAVING (struct mu_peer, peer, &entry->owing, owing)
+        forgive(peer);
 }
 
 /* Stops at the first peer that is woken: an item is for one consumer. */
 static void wake_one(struct mu_table *table, struct mu_entry *entry)
 {
-    struct mu_list *link;
+    struct mu_reg *reg;
 
-    while ((link = mu_list_first(&entry->waiters)) != NULL) {
-        struct mu_reg *reg = MU_LIST_ITEM(link, struct mu_reg, link);
+    while ((reg = MU_LIST_FIRST(struct mu_reg, &entry->waiters, link)) != NULL) {
         struct mu_peer *peer = reg->peer;
 
         mu_table_satisfy(table, reg);

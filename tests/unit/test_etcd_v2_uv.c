@@ -64,7 +64,6 @@ static struct mu_kv_request written_with(const char *token)
 {
     char endpoint[32];
     const struct mu_http_config http = { .endpoints = endpoint, .seed = 1 };
-    const struct mu_kv_etcd_v2_config config = { .http = &http, .run_id = "job" };
     bool done = false, closed = false;
     struct mu_kv_request request = { .kind = MU_KV_WRITE,
                                      .value = muster_str("new"),
@@ -78,7 +77,7 @@ static struct mu_kv_request written_with(const char *token)
     int rc;
 
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%u", ports[0]);
-    rc = mu_kv_etcd_v2_start(&loop, &config, &kv, &error);
+    rc = mu_kv_etcd_v2_start(&loop, &http, "job", &kv, &error);
     if (rc == MUSTER_ENOTSUP)
         skip(); /* libcurl is absent */
     assert_int_equal(rc, 0);
