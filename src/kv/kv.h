@@ -100,7 +100,8 @@ struct mu_kv_ops {
     bool has_bell, has_turns, has_settle;
     bool is_common; /* COMPARE_SET reaches keys that all jobs at this endpoint share */
     void (*submit)(struct mu_kv *kv, struct mu_kv_request *request);
-    /* Pending requests are done with MUSTER_ECANCELED first, from the loop; then `closed` (may be NULL), then the memory goes. */
+    /* Pending requests are done with MUSTER_ECANCELED first, from the loop; then `closed`, then the memory goes.
+     * Nobody waits for the end: NULL. */
     void (*close)(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);
     void (*free)(struct mu_kv *kv); /* the memory alone; for mu_kv_part_closed() */
     /* Requests of this owner that wait for something are done with MUSTER_ECANCELED, from the loop. No owner's waits

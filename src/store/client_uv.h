@@ -44,7 +44,8 @@ bool mu_client_local_address(const struct mu_client *client, union mu_addr *ret_
 bool mu_client_lone_set(const struct mu_client *client, struct mu_slice key, struct mu_slice value,
                         union mu_addr *ret_addr, struct mu_buf *ret_bytes);
 
-/* Pending calls are done with MUSTER_ECANCELED first, from the loop; then on_closed (may be NULL), then the memory goes. */
+/* Pending calls are done with MUSTER_ECANCELED first, from the loop; then on_closed, then the memory goes. Nobody waits
+ * for the end: NULL. */
 void mu_client_close(struct mu_client *client, mu_client_closed *on_closed, void *ctx);
 
 #endif
