@@ -76,7 +76,7 @@ int muster_rdzv_etcd_new(const struct muster_etcd_config *given, const char *pre
 static int find_path(struct muster_rdzv *rdzv, int64_t round, struct muster_store **ret_store,
                      char path[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr)
 {
-    const struct muster_rdzv_params *params = mu_rdzv_blocking_params(rdzv, mu_etcd_start, ret_store);
+    const struct muster_rdzv_params *params = mu_rdzv_blocking_params(rdzv, "etcd", ret_store);
     char root[MU_CLASSIC_KEY_MAX];
     struct mu_etcd_place place;
     int rc;

@@ -1,18 +1,44 @@
-/* What a blocking rendezvous remembers. See blocking_rdzv.h. */
+/* What a blocking rendezvous remembers, asks and answers. See blocking_rdzv.h. */
 #include "handler/blocking_rdzv.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stddef.h>
 
 enum { C10D_PORT = 29400, READ_TIMEOUT_S = 60 };
 #define READ_TIMEOUT_S_MAX INT64_C(1000000000)
 
-bool mu_blocking_is_member(enum mu_blocking_standing standing)
+/* What is particular about the back ends of this library. */
+static const struct kind {
+    const char *backend;
+    enum mu_blocking_store_kind store;
+    bool is_dynamic, hosts; /* hosts: by the option is_host */
+} kinds[] = {
+    { "c10d", MU_BLOCKING_STORE_FIXED, true, true },
+    { "etcd-v2", MU_BLOCKING_STORE_GIVEN, true, false },
+    { "etcd-v3", MU_BLOCKING_STORE_MOVES, false, false },
+    { "", MU_BLOCKING_STORE_GIVEN, false, false }, /* any other */
+};
+
+static const struct kind *kind_of(const char *backend)
+{
+    const struct kind *kind = kinds;
+
+    while (kind->backend[0] != '\0' && strcmp(kind->backend, backend) != 0)
+        kind++;
+    return kind;
+}
+
+/* ---- What is remembered ---- */
+
+/* Whether it is a member that somebody has to take out of the round in the end. */
+static bool is_member(enum mu_blocking_standing standing)
 {
     return standing == MU_BLOCKING_MEMBER || standing == MU_BLOCKING_BROKEN;
 }
 
-enum mu_blocking_standing mu_blocking_after(enum mu_blocking_standing standing, const struct muster_rdzv_event *event)
+static enum mu_blocking_standing standing_after(enum mu_blocking_standing standing,
+                                                const struct muster_rdzv_event *event)
 {
     switch (event->type) {
     case MUSTER_RDZV_JOINED:
@@ -20,7 +46,7 @@ enum mu_blocking_standing mu_blocking_after(enum mu_blocking_standing standing, 
     case MUSTER_RDZV_LEFT:
         return MU_BLOCKING_OUT;
     case MUSTER_RDZV_PEERS_LOST:
-        return mu_blocking_is_member(standing) ? MU_BLOCKING_BROKEN : standing;
+        return is_member(standing) ? MU_BLOCKING_BROKEN : standing;
     case MUSTER_RDZV_REMOVED:
         return MU_BLOCKING_REMOVED;
     case MUSTER_RDZV_FAILED:
@@ -37,6 +63,17 @@ enum mu_blocking_standing mu_blocking_after(enum mu_blocking_standing standing, 
         break;
     }
     return standing;
+}
+
+void mu_blocking_see(struct mu_blocking_seen *seen, const struct muster_rdzv_event *event)
+{
+    seen->standing = standing_after(seen->standing, event);
+    seen->closed = seen->closed || event->type == MUSTER_RDZV_CLOSED;
+}
+
+bool mu_blocking_must_warn(const struct mu_blocking_seen *seen, const struct muster_rdzv_event *event)
+{
+    return event->type == MUSTER_RDZV_BACKEND_DOWN && is_member(seen->standing);
 }
 
 bool mu_blocking_answers(enum muster_rdzv_request request, const struct muster_rdzv_event *event)
@@ -57,16 +94,93 @@ bool mu_blocking_answers(enum muster_rdzv_request request, const struct muster_r
     }
 }
 
-int mu_blocking_nodes_waiting(enum mu_blocking_standing standing, int rc, int64_t count, int64_t *ret_count)
-{
-    bool broken = standing == MU_BLOCKING_BROKEN || standing == MU_BLOCKING_REMOVED;
+/* ---- Calls ---- */
 
-    if (rc < 0 && !broken)
-        return rc;
-    *ret_count = rc < 0 ? 0 : count;
-    if (broken && *ret_count < 1)
-        *ret_count = 1;
-    return 0;
+static enum mu_blocking_step step_after(const struct mu_blocking_call *call, const struct mu_blocking_seen *seen)
+{
+    bool begins = call->did == MU_BLOCKING_DO_RETURN, failed = call->result.error.code < 0;
+
+    switch (call->kind) {
+    case MU_BLOCKING_NEXT:
+        if (begins)
+            return MU_BLOCKING_DO_JOIN;
+        if (call->did == MU_BLOCKING_DO_JOIN && !failed)
+            return MU_BLOCKING_DO_OPEN_STORES;
+        return call->did == MU_BLOCKING_DO_OPEN_STORES && failed ? MU_BLOCKING_DO_LEAVE : MU_BLOCKING_DO_RETURN;
+    case MU_BLOCKING_IS_CLOSED:
+        return begins && !seen->closed ? MU_BLOCKING_DO_LOOK : MU_BLOCKING_DO_RETURN;
+    case MU_BLOCKING_NODES_WAITING:
+        return begins ? MU_BLOCKING_DO_LOOK : MU_BLOCKING_DO_RETURN;
+    case MU_BLOCKING_SET_CLOSED:
+        return begins && !seen->closed ? MU_BLOCKING_DO_CLOSE : MU_BLOCKING_DO_RETURN;
+    case MU_BLOCKING_SHUT_DOWN:
+        if (begins && !seen->closed)
+            return MU_BLOCKING_DO_CLOSE;
+        break;
+    case MU_BLOCKING_FREE:
+        break;
+    }
+    return call->did != MU_BLOCKING_DO_LEAVE_SOON && is_member(seen->standing) ? MU_BLOCKING_DO_LEAVE_SOON
+                                                                               : MU_BLOCKING_DO_RETURN;
+}
+
+/* A round that is broken or lost calls for the next one, whatever the back end says. */
+static void count_waiting(struct mu_blocking_answer *result, enum mu_blocking_standing standing)
+{
+    if (standing != MU_BLOCKING_BROKEN && standing != MU_BLOCKING_REMOVED)
+        return;
+    if (result->error.code < 0 || result->count < 1)
+        result->count = 1;
+    result->error.code = 0;
+}
+
+static void finish(struct mu_blocking_call *call, const struct mu_blocking_seen *seen)
+{
+    static const enum mu_rdzv_trace_kind failures[] = {
+        [MU_BLOCKING_NEXT] = MU_RDZV_TRACE_JOIN_FAILED,
+        [MU_BLOCKING_IS_CLOSED] = MU_RDZV_TRACE_IS_CLOSED_FAILED,
+        [MU_BLOCKING_SET_CLOSED] = MU_RDZV_TRACE_SET_CLOSED_FAILED,
+        [MU_BLOCKING_NODES_WAITING] = MU_RDZV_TRACE_NODES_WAITING_FAILED,
+        [MU_BLOCKING_SHUT_DOWN] = MU_RDZV_TRACE_SHUTDOWN_FAILED,
+    };
+    struct mu_blocking_answer *result = &call->result;
+
+    if (call->kind == MU_BLOCKING_NODES_WAITING)
+        count_waiting(result, seen->standing);
+    if (call->did == MU_BLOCKING_DO_RETURN)
+        result->closed = seen->closed;
+    call->rc = result->error.code;
+    if (call->kind == MU_BLOCKING_SHUT_DOWN) {
+        result->closed = call->rc == 0;
+        call->warns = call->rc < 0;
+        if (muster_error_is_rdzv(call->rc))
+            call->rc = 0;
+    }
+    /* The handler has recorded a join that failed. */
+    call->records = result->error.code < 0 && call->did != MU_BLOCKING_DO_JOIN;
+    if (call->records)
+        call->failed_as = failures[call->kind];
+}
+
+enum mu_blocking_step mu_blocking_next(struct mu_blocking_call *call, const struct mu_blocking_seen *seen,
+                                       const struct mu_blocking_answer *answer)
+{
+    bool leaves = call->did == MU_BLOCKING_DO_LEAVE || call->did == MU_BLOCKING_DO_LEAVE_SOON;
+    enum mu_blocking_step step;
+
+    if (call->did != MU_BLOCKING_DO_RETURN && !leaves) /* whether leaving worked is not told */
+        call->result = *answer;
+    step = step_after(call, seen);
+    if (step == MU_BLOCKING_DO_RETURN)
+        finish(call, seen);
+    else
+        call->did = step;
+    return step;
+}
+
+bool mu_blocking_is_known(enum mu_blocking_call_kind kind, const struct mu_blocking_seen *seen)
+{
+    return kind == MU_BLOCKING_IS_CLOSED && seen->closed;
 }
 
 int mu_blocking_store_error(int rc)
@@ -104,17 +218,55 @@ int mu_blocking_find_store(const char *backend, const struct muster_rdzv_params 
                            struct mu_blocking_store *ret_store, struct muster_error *reterr)
 {
     *ret_store = (struct mu_blocking_store){ .timeout_ms = READ_TIMEOUT_S * 1000 };
-    if (strcmp(backend, "etcd-v3") == 0)
-        ret_store->kind = MU_BLOCKING_STORE_MOVES;
-    if (strcmp(backend, "c10d") != 0)
-        return 0;
-    ret_store->kind = MU_BLOCKING_STORE_FIXED;
-    return find_c10d_store(params, ret_store, reterr);
+    ret_store->kind = kind_of(backend)->store;
+    return ret_store->kind == MU_BLOCKING_STORE_FIXED ? find_c10d_store(params, ret_store, reterr) : 0;
 }
 
-bool mu_blocking_is_dynamic(const char *backend)
+bool mu_blocking_store_has_moved(const struct mu_blocking_store *store, const struct muster_rdzv_event *event)
 {
-    return strcmp(backend, "c10d") == 0 || strcmp(backend, "etcd-v2") == 0;
+    return store->kind == MU_BLOCKING_STORE_MOVES && event->type == MUSTER_RDZV_JOINED;
+}
+
+int mu_blocking_check_dynamic(const char *backend, struct muster_error *reterr)
+{
+    return kind_of(backend)->is_dynamic
+               ? 0
+               : mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one", backend);
+}
+
+int mu_blocking_twin(const char *backend, const struct mu_blocking_seen *seen, struct muster_rdzv_params *params,
+                     struct muster_error *reterr)
+{
+    if (is_member(seen->standing))
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "the rendezvous handler '%s' is in a round already; an agent needs one that has not joined",
+                       backend);
+    /* A store that the first one hosts goes on there. */
+    return params != NULL && kind_of(backend)->hosts ? muster_rdzv_params_set_bool(params, "is_host", false, reterr)
+                                                     : 0;
+}
+
+/* A table of an older program may be shorter than ours, but not without these. */
+#define HAS(ops, member)                                                                                               \
+    ((ops)->size >= offsetof(struct muster_rdzv_backend_ops, member) + sizeof((ops)->member) && (ops)->member != NULL)
+
+const char *mu_blocking_backend_name(const struct muster_rdzv_backend *backend)
+{
+    return backend != NULL && backend->ops != NULL && HAS(backend->ops, name) ? backend->ops->name : NULL;
+}
+
+int mu_blocking_check_parts(const struct muster_store *store, const struct muster_rdzv_backend *backend,
+                            struct muster_error *reterr)
+{
+    const char *name = mu_blocking_backend_name(backend);
+
+    if (name == NULL || name[0] == '\0')
+        return mu_fail(reterr, MUSTER_EINVAL, "a rendezvous back end with a name is needed");
+    if (!HAS(backend->ops, get_state) || !HAS(backend->ops, set_state))
+        return mu_fail(reterr, MUSTER_EINVAL, "the rendezvous back end '%s' needs both get_state and set_state", name);
+    if (store == NULL || store->ops == NULL)
+        return mu_fail(reterr, MUSTER_EINVAL, "a store is needed, which the members of a round share");
+    return 0;
 }
 
 static uint64_t or_default(int64_t value, uint64_t fallback)

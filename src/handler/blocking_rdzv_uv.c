@@ -34,19 +34,6 @@ enum {
 
 static const char thread_text[] = "a rendezvous handler"; /* in error texts */
 
-struct answer {
-    enum muster_rdzv_event_type type;
-    struct muster_rdzv_info info;
-    bool closed;
-    int64_t count;
-    struct muster_error error; /* code 0: none */
-};
-
-struct seen {
-    enum mu_blocking_standing standing;
-    bool closed; /* it stays so */
-};
-
 struct blocking {
     struct muster_rdzv base;
     char *backend, *run_id;
@@ -70,8 +57,8 @@ struct blocking {
     pthread_cond_t changed;
     /* Under lock. */
     enum muster_rdzv_request awaited; /* UNKNOWN: none, or `answer` is there */
-    struct answer answer;
-    struct seen seen;
+    struct mu_blocking_answer answer;
+    struct mu_blocking_seen seen;
     struct muster_node self; /* for the record; its name is ours. NULL: not known */
 };
 
@@ -85,9 +72,9 @@ static struct blocking *blocking_on(struct mu_loop_thread *thread)
     return MU_LIST_ITEM(thread, struct blocking, thread);
 }
 
-static struct seen seen_by(struct blocking *b)
+static struct mu_blocking_seen seen_by(struct blocking *b)
 {
-    struct seen seen;
+    struct mu_blocking_seen seen;
 
     (void)pthread_mutex_lock(&b->lock);
     seen = b->seen;
@@ -95,19 +82,11 @@ static struct seen seen_by(struct blocking *b)
     return seen;
 }
 
-static bool is_member(struct blocking *b)
-{
-    return mu_blocking_is_member(seen_by(b).standing);
-}
-
 /* ---- The thread's side ---- */
 
-static void remember(struct blocking *b, const struct muster_rdzv_event *event)
+static void find_store(struct blocking *b)
 {
-    b->seen.standing = mu_blocking_after(b->seen.standing, event);
-    b->seen.closed = b->seen.closed || event->type == MUSTER_RDZV_CLOSED;
-    if (event->type == MUSTER_RDZV_JOINED && b->store.kind == MU_BLOCKING_STORE_MOVES &&
-        !b->handler->ops->endpoint(b->handler, b->store.host, sizeof b->store.host, &b->store.port))
+    if (!b->handler->ops->endpoint(b->handler, b->store.host, sizeof b->store.host, &b->store.port))
         b->store.host[0] = '\0';
 }
 
@@ -119,7 +98,6 @@ static void remember_self(struct blocking *b, const struct muster_node *self)
         b->self = (struct muster_node){ name, self->pid, self->local_id };
 }
 
-/* Nobody else hears of it: the caller is not told before its next call. */
 static void warn_of_heartbeat(const struct blocking *b, const struct muster_rdzv_event *event)
 {
     mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not send a heartbeat: %s; trying again", b->run_id,
@@ -129,14 +107,17 @@ static void warn_of_heartbeat(const struct blocking *b, const struct muster_rdzv
 static void on_event(void *ctx, const struct muster_rdzv_event *event)
 {
     struct blocking *b = ctx;
+    struct mu_blocking_seen before = seen_by(b);
 
-    if (event->type == MUSTER_RDZV_BACKEND_DOWN && is_member(b))
+    if (mu_blocking_must_warn(&before, event))
         warn_of_heartbeat(b, event);
     (void)pthread_mutex_lock(&b->lock);
-    remember(b, event);
+    mu_blocking_see(&b->seen, event);
+    if (mu_blocking_store_has_moved(&b->store, event))
+        find_store(b);
     remember_self(b, event->self);
     if (mu_blocking_answers(b->awaited, event)) {
-        b->answer = (struct answer){ .type = event->type, .closed = event->closed, .count = event->count };
+        b->answer = (struct mu_blocking_answer){ .closed = event->closed, .count = event->count };
         if (event->info != NULL)
             b->answer.info = *event->info;
         if (event->error != NULL)
@@ -198,7 +179,9 @@ static void free_ended(struct mu_loop_thread *thread)
 
 /* ---- The caller's side ---- */
 
-static void ask(struct blocking *b, enum muster_rdzv_request what, void (*how)(struct muster_handler *handler))
+/* Waits for the answer until then; it may come later. */
+static void ask(struct blocking *b, enum muster_rdzv_request what, void (*how)(struct muster_handler *handler),
+                int64_t until_ms, struct mu_blocking_answer *ret_answer)
 {
     struct request request = { .posted = { .begin = begin_request }, .b = b, .ask = how };
 
@@ -206,32 +189,10 @@ static void ask(struct blocking *b, enum muster_rdzv_request what, void (*how)(s
     b->awaited = what;
     (void)pthread_mutex_unlock(&b->lock);
     mu_loop_thread_call(&b->thread, &request.posted);
-}
-
-/* 0 or the error that was told. */
-static int ask_and_wait(struct blocking *b, enum muster_rdzv_request what, void (*how)(struct muster_handler *handler),
-                        struct answer *ret_answer, struct muster_error *reterr)
-{
-    ask(b, what, how);
-    (void)pthread_mutex_lock(&b->lock);
-    while (b->awaited != MUSTER_RDZV_REQUEST_UNKNOWN)
-        (void)pthread_cond_wait(&b->changed, &b->lock);
-    *ret_answer = b->answer;
-    (void)pthread_mutex_unlock(&b->lock);
-    if (ret_answer->error.code < 0 && reterr != NULL)
-        *reterr = ret_answer->error;
-    return ret_answer->error.code;
-}
-
-/* The answer of a leave is not waited for longer than this. */
-static void leave(struct blocking *b, int64_t wait_ms)
-{
-    int64_t until_ms = mu_clock_ms() + wait_ms;
-
-    ask(b, MUSTER_RDZV_REQUEST_LEAVE, b->handler->ops->leave);
     (void)pthread_mutex_lock(&b->lock);
     while (b->awaited != MUSTER_RDZV_REQUEST_UNKNOWN && mu_cond_wait_until(&b->changed, &b->lock, until_ms))
         continue;
+    *ret_answer = b->answer;
     (void)pthread_mutex_unlock(&b->lock);
 }
 
@@ -270,27 +231,24 @@ static int open_view(struct blocking *b, struct muster_store *inner, int64_t rou
 }
 
 /* A new connection each round: the last one may be lost without anybody's having noticed. */
-static int open_stores(struct blocking *b, struct muster_rdzv_info *info, struct muster_error *reterr)
+static void open_stores(struct blocking *b, struct muster_rdzv_info *info, struct muster_error *error)
 {
     struct muster_store *inner = b->user_store;
     int rc = 0;
 
     if (b->store.kind != MU_BLOCKING_STORE_GIVEN) {
-        rc = open_tcp(b, reterr);
+        rc = open_tcp(b, error);
         inner = b->tcp;
     }
     if (rc == 0 && inner != NULL)
-        rc = open_view(b, inner, info->round, reterr);
+        rc = open_view(b, inner, info->round, error);
     if (rc < 0) {
         close_stores(b);
-        rc = mu_blocking_store_error(rc);
-        if (reterr != NULL)
-            reterr->code = rc;
-        return mu_wrap(reterr, rc, "open the store of round %" PRId64, info->round);
-    }
-    if (b->view != NULL)
+        error->code = mu_blocking_store_error(rc);
+        (void)mu_wrap(error, error->code, "open the store of round %" PRId64, info->round);
+    } else if (b->view != NULL) {
         info->store = b->view;
-    return 0;
+    }
 }
 
 /* ---- The calls ---- */
@@ -305,15 +263,6 @@ static void record_failure(struct blocking *b, enum mu_rdzv_trace_kind kind, con
     who = b->self.name != NULL ? mu_teller_of(b->run_id, &b->self) : mu_teller_new(b->run_id, NULL, -1, hostname);
     (void)pthread_mutex_unlock(&b->lock);
     mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = kind, .error = error });
-}
-
-static int failed(struct blocking *b, enum mu_rdzv_trace_kind kind, const struct muster_error *error,
-                  struct muster_error *reterr)
-{
-    record_failure(b, kind, error);
-    if (reterr != NULL)
-        *reterr = *error;
-    return error->code;
 }
 
 static const char *get_backend(const struct muster_rdzv *rdzv)
@@ -331,110 +280,110 @@ static bool shares_store(const struct muster_rdzv *rdzv)
     return ((const struct blocking *)rdzv)->use_agent_store;
 }
 
-/* Without its store a round is of no use: the others are told at once that we are not in it. */
-static int join(struct blocking *b, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
+static void carry_out(struct blocking *b, enum mu_blocking_step step, struct mu_blocking_answer *answer)
 {
-    struct answer answer, left;
-    struct muster_error error = { 0 };
-    int rc;
+    const struct muster_handler_ops *ops = b->handler->ops;
 
-    close_stores(b);
-    rc = ask_and_wait(b, MUSTER_RDZV_REQUEST_JOIN, b->handler->ops->join, &answer, reterr);
-    if (rc < 0)
-        return rc;
-    rc = open_stores(b, &answer.info, &error);
-    if (rc < 0) {
-        (void)ask_and_wait(b, MUSTER_RDZV_REQUEST_LEAVE, b->handler->ops->leave, &left, NULL);
-        return failed(b, MU_RDZV_TRACE_JOIN_FAILED, &error, reterr);
+    switch (step) {
+    case MU_BLOCKING_DO_JOIN:
+        close_stores(b);
+        ask(b, MUSTER_RDZV_REQUEST_JOIN, ops->join, INT64_MAX, answer);
+        break;
+    case MU_BLOCKING_DO_CLOSE:
+        ask(b, MUSTER_RDZV_REQUEST_CLOSE, ops->close, INT64_MAX, answer);
+        break;
+    case MU_BLOCKING_DO_LOOK:
+        ask(b, MUSTER_RDZV_REQUEST_LOOK, ops->look, INT64_MAX, answer);
+        break;
+    case MU_BLOCKING_DO_LEAVE:
+        ask(b, MUSTER_RDZV_REQUEST_LEAVE, ops->leave, INT64_MAX, answer);
+        break;
+    case MU_BLOCKING_DO_LEAVE_SOON:
+        ask(b, MUSTER_RDZV_REQUEST_LEAVE, ops->leave, mu_clock_in_ms(LEAVE_WAIT_MS), answer);
+        break;
+    case MU_BLOCKING_DO_OPEN_STORES:
+        open_stores(b, &answer->info, &answer->error);
+        break;
+    case MU_BLOCKING_DO_RETURN:
+        break;
     }
-    *ret_info = answer.info;
-    return 0;
+}
+
+static void take_steps(struct blocking *b, struct mu_blocking_call *call)
+{
+    struct mu_blocking_answer answer = { .count = 0 };
+    struct mu_blocking_seen seen = seen_by(b);
+    enum mu_blocking_step step;
+
+    while ((step = mu_blocking_next(call, &seen, &answer)) != MU_BLOCKING_DO_RETURN) {
+        carry_out(b, step, &answer);
+        seen = seen_by(b);
+    }
+}
+
+static struct mu_blocking_call run(struct muster_rdzv *rdzv, enum mu_blocking_call_kind kind,
+                                   struct muster_error *reterr)
+{
+    struct blocking *b = blocking_of(rdzv);
+    struct mu_blocking_call call = { .kind = kind };
+    const struct muster_error *error = &call.result.error;
+    struct mu_blocking_seen seen = seen_by(b);
+    bool waits = !mu_blocking_is_known(kind, &seen);
+
+    if (waits)
+        (void)pthread_mutex_lock(&b->calls);
+    take_steps(b, &call);
+    if (waits)
+        (void)pthread_mutex_unlock(&b->calls);
+    if (call.warns)
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not be shut down: %s", b->run_id, error->text);
+    if (call.records)
+        record_failure(b, call.failed_as, error);
+    if (error->code < 0 && reterr != NULL)
+        *reterr = *error;
+    return call;
 }
 
 static int next_rendezvous(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_info, struct muster_error *reterr)
 {
-    struct blocking *b = blocking_of(rdzv);
-    int rc;
+    struct mu_blocking_call call = run(rdzv, MU_BLOCKING_NEXT, reterr);
 
-    (void)pthread_mutex_lock(&b->calls);
-    rc = join(b, ret_info, reterr);
-    (void)pthread_mutex_unlock(&b->calls);
-    return rc;
-}
-
-static int look(struct blocking *b, struct answer *ret_answer, struct muster_error *reterr)
-{
-    int rc;
-
-    (void)pthread_mutex_lock(&b->calls);
-    rc = ask_and_wait(b, MUSTER_RDZV_REQUEST_LOOK, b->handler->ops->look, ret_answer, reterr);
-    (void)pthread_mutex_unlock(&b->calls);
-    return rc;
+    if (call.rc == 0)
+        *ret_info = call.result.info;
+    return call.rc;
 }
 
 static int is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
 {
-    struct blocking *b = blocking_of(rdzv);
-    struct answer answer = { .closed = true };
-    struct muster_error error = { 0 };
+    struct mu_blocking_call call = run(rdzv, MU_BLOCKING_IS_CLOSED, reterr);
 
-    if (!seen_by(b).closed && look(b, &answer, &error) < 0)
-        return failed(b, MU_RDZV_TRACE_IS_CLOSED_FAILED, &error, reterr);
-    *ret_closed = answer.closed;
-    return 0;
+    if (call.rc == 0)
+        *ret_closed = call.result.closed;
+    return call.rc;
 }
 
 static int num_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
 {
-    struct blocking *b = blocking_of(rdzv);
-    struct answer answer;
-    struct muster_error error = { 0 };
-    int rc = look(b, &answer, &error);
+    struct mu_blocking_call call = run(rdzv, MU_BLOCKING_NODES_WAITING, reterr);
 
-    if (mu_blocking_nodes_waiting(seen_by(b).standing, rc, answer.count, ret_count) < 0)
-        return failed(b, MU_RDZV_TRACE_NODES_WAITING_FAILED, &error, reterr);
-    return 0;
-}
-
-static int close_rdzv(struct blocking *b, struct muster_error *reterr)
-{
-    struct answer answer;
-
-    return seen_by(b).closed ? 0 : ask_and_wait(b, MUSTER_RDZV_REQUEST_CLOSE, b->handler->ops->close, &answer, reterr);
+    if (call.rc == 0)
+        *ret_count = call.result.count;
+    return call.rc;
 }
 
 static int set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
 {
-    struct blocking *b = blocking_of(rdzv);
-    struct muster_error error = { 0 };
-    int rc;
-
-    (void)pthread_mutex_lock(&b->calls);
-    rc = close_rdzv(b, &error);
-    (void)pthread_mutex_unlock(&b->calls);
-    return rc < 0 ? failed(b, MU_RDZV_TRACE_SET_CLOSED_FAILED, &error, reterr) : 0;
+    return run(rdzv, MU_BLOCKING_SET_CLOSED, reterr).rc;
 }
 
 /* Heartbeats end with it; a store that is served here goes on until this is freed, for the others to see. */
 static int shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
 {
-    struct blocking *b = blocking_of(rdzv);
-    struct muster_error error = { .code = 0 };
-    int rc;
+    struct mu_blocking_call call = run(rdzv, MU_BLOCKING_SHUT_DOWN, reterr);
 
-    (void)pthread_mutex_lock(&b->calls);
-    rc = close_rdzv(b, &error);
-    if (is_member(b))
-        leave(b, LEAVE_WAIT_MS);
-    (void)pthread_mutex_unlock(&b->calls);
-    if (rc < 0) {
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not be shut down: %s", b->run_id, error.text);
-        (void)failed(b, MU_RDZV_TRACE_SHUTDOWN_FAILED, &error, reterr);
-    }
-    if (rc < 0 && !muster_error_is_rdzv(rc))
-        return rc;
-    *ret_closed = rc == 0;
-    return 0;
+    if (call.rc == 0)
+        *ret_closed = call.result.closed;
+    return call.rc;
 }
 
 static void free_blocking(struct muster_rdzv *rdzv)
@@ -442,8 +391,7 @@ static void free_blocking(struct muster_rdzv *rdzv)
     struct blocking *b = blocking_of(rdzv);
 
     close_stores(b);
-    if (is_member(b))
-        leave(b, LEAVE_WAIT_MS);
+    (void)run(rdzv, MU_BLOCKING_FREE, NULL);
     if (mu_loop_thread_stop(&b->thread, close_there, b->is_borrowing ? -1 : CLOSE_WAIT_MS, free_ended))
         free_ended(&b->thread);
 }
@@ -576,29 +524,12 @@ static int start_on_backend(struct blocking *b, uv_loop_t *loop, uint64_t patien
     return mu_dynamic_start(loop, &b->config, kv, listener, ctx, ret_handler, reterr);
 }
 
-/* A table of an older program may be shorter than ours, but not without these. */
-#define HAS(ops, member)                                                                                               \
-    ((ops)->size >= offsetof(struct muster_rdzv_backend_ops, member) + sizeof((ops)->member) && (ops)->member != NULL)
-
-static int check_parts(const struct muster_store *store, const struct muster_rdzv_backend *backend,
-                       struct muster_error *reterr)
-{
-    if (backend == NULL || backend->ops == NULL || !HAS(backend->ops, name) || backend->ops->name[0] == '\0')
-        return mu_fail(reterr, MUSTER_EINVAL, "a rendezvous back end with a name is needed");
-    if (!HAS(backend->ops, get_state) || !HAS(backend->ops, set_state))
-        return mu_fail(reterr, MUSTER_EINVAL, "the rendezvous back end '%s' needs both get_state and set_state",
-                       backend->ops->name);
-    if (store == NULL || store->ops == NULL)
-        return mu_fail(reterr, MUSTER_EINVAL, "a store is needed, which the members of a round share");
-    return 0;
-}
-
 static int new_on_backend(const struct mu_dynamic_config *config, struct muster_store *store,
                           struct muster_rdzv_backend *backend, struct muster_rdzv **ret_rdzv,
                           struct muster_error *reterr)
 {
     struct blocking *b = NULL;
-    int rc = check_parts(store, backend, reterr);
+    int rc = mu_blocking_check_parts(store, backend, reterr);
 
     if (rc == 0)
         rc = new_blocking(config->backend, config->run_id, &b, reterr);
@@ -625,17 +556,12 @@ static int creation_failed(const struct mu_dynamic_config *config, int rc, struc
     return mu_rdzv_trace_create_failed(config->run_id == NULL ? "" : config->run_id, config->local_addr, error, reterr);
 }
 
-static const char *name_of(const struct muster_rdzv_backend *backend)
-{
-    return backend != NULL && backend->ops != NULL && HAS(backend->ops, name) ? backend->ops->name : NULL;
-}
-
 int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings, struct muster_store *store,
                                      struct muster_rdzv_backend *backend, const char *local_addr,
                                      struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
     bool is_named = local_addr != NULL && local_addr[0] != '\0';
-    struct mu_dynamic_config config = { .backend = name_of(backend),
+    struct mu_dynamic_config config = { .backend = mu_blocking_backend_name(backend),
                                         .local_addr = is_named ? local_addr : NULL,
                                         .dialect = MU_DOC_DIALECT_2_X,
                                         .request_timeout_ms = REQUEST_TIMEOUT_MS };
@@ -651,7 +577,7 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
                                const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                                struct muster_error *reterr)
 {
-    struct mu_dynamic_config config = { .backend = name_of(backend),
+    struct mu_dynamic_config config = { .backend = mu_blocking_backend_name(backend),
                                         .run_id = muster_rdzv_params_run_id(params),
                                         .local_addr = muster_rdzv_params_local_addr(params),
                                         .request_timeout_ms = REQUEST_TIMEOUT_MS };
@@ -679,28 +605,17 @@ static int open_user_kv(void *ctx, struct uv_loop_s *loop, uint64_t patience_ms,
     return mu_kv_user_start(loop, b->user_backend, b->user_store, b->run_id, patience_ms, ret_kv, reterr);
 }
 
-/* A store that `b` hosts goes on there. */
-static int start_by_params(struct blocking *b, uv_loop_t *loop, muster_rdzv_listener *listener, void *ctx,
-                           struct muster_handler **ret_handler, struct muster_error *reterr)
-{
-    int rc = 0;
-
-    if (b->start == mu_c10d_start)
-        rc = muster_rdzv_params_set_bool(b->params, "is_host", false, reterr);
-    return rc == 0 ? b->start(loop, b->params, listener, ctx, ret_handler, reterr) : rc;
-}
-
 bool mu_rdzv_is_blocking(const struct muster_rdzv *rdzv)
 {
     return rdzv->ops == &blocking_ops;
 }
 
-const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv, mu_handler_start *start,
+const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv, const char *backend,
                                                          struct muster_store **ret_store)
 {
     const struct blocking *b = (const struct blocking *)rdzv;
 
-    if (!mu_rdzv_is_blocking(rdzv) || b->start != start)
+    if (!mu_rdzv_is_blocking(rdzv) || strcmp(b->backend, backend) != 0)
         return NULL;
     *ret_store = b->user_store;
     return b->params;
@@ -711,14 +626,14 @@ int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv
                                 struct muster_error *reterr)
 {
     struct blocking *b = blocking_of(rdzv);
+    struct mu_blocking_seen seen = seen_by(b);
+    int rc = mu_blocking_twin(b->backend, &seen, b->params, reterr);
 
     assert(mu_rdzv_is_blocking(rdzv));
-    if (is_member(b))
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "the rendezvous handler '%s' is in a round already; an agent needs one that has not joined",
-                       b->backend);
+    if (rc < 0)
+        return rc;
     if (b->start != NULL)
-        return start_by_params(b, loop, listener, ctx, ret_handler, reterr);
+        return b->start(loop, b->params, listener, ctx, ret_handler, reterr);
     b->config.open_kv = open_user_kv;
     b->config.open_kv_ctx = b;
     b->config.patience_ms = driving->end_ms;
@@ -738,9 +653,9 @@ static int find_settings(const struct blocking *b, struct mu_rdzv_settings *ret_
         *ret_bind = b->config.bind;
         return 0;
     }
-    if (!mu_blocking_is_dynamic(b->backend))
-        return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one", b->backend);
-    rc = mu_rdzv_settings_from_params(b->params, ret_settings, reterr);
+    rc = mu_blocking_check_dynamic(b->backend, reterr);
+    if (rc == 0)
+        rc = mu_rdzv_settings_from_params(b->params, ret_settings, reterr);
     return rc == 0 ? mu_bind_from_params(b->params, ret_bind, reterr) : rc;
 }
 

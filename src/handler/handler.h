@@ -196,8 +196,8 @@ bool mu_rdzv_is_blocking(const struct muster_rdzv *rdzv);
 int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
                                 muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                                 struct muster_error *reterr);
-/* What it was made of, if that was with `start`; else NULL. *ret_store is lent. */
-const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv, mu_handler_start *start,
+/* What it was made of, if it is one of `backend`; else NULL. *ret_store is lent. */
+const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv, const char *backend,
                                                          struct muster_store **ret_store);
 /* static_uv.c: the same as mu_rdzv_blocking_start_twin(). */
 bool mu_rdzv_is_static(const struct muster_rdzv *rdzv);
