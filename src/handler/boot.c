@@ -90,6 +90,7 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
         .use_agent_store = config->use_agent_store,
         .standalone = config->standalone,
         .at_localhost = config->at_localhost,
+        .loopback_name = config->no_localhost ? "127.0.0.1" : "localhost",
         .timeout_ms = config->timeout_ms == 0 ? MU_BOOT_TIMEOUT_MS : config->timeout_ms,
         .key_room = strlen(config->run_id) + KEY_EXTRA,
         .deadline_ms = UINT64_MAX,
@@ -101,8 +102,6 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
         return mu_fail(reterr, MUSTER_EINVAL, "a host name of %zu bytes is too long", strlen(config->hostname));
     memcpy(boot->local_addr, local_addr, strlen(local_addr) + 1);
     memcpy(boot->hostname, config->hostname, strlen(config->hostname) + 1);
-    (void)snprintf(boot->loopback_name, sizeof boot->loopback_name, "%s",
-                   config->loopback_name != NULL ? config->loopback_name : "localhost");
     boot->run_id = mu_arena_text(&boot->texts, config->run_id, &full);
     boot->bind.hosts = mu_arena_text(&boot->texts, config->bind.hosts, &full);
     boot->bind.allow = mu_arena_text(&boot->texts, config->bind.allow, &full);
@@ -748,6 +747,30 @@ enum mu_boot_listening mu_boot_listening(enum mu_boot_effect_type type, bool age
     if (type == MU_BOOT_DO_FREE_PORT)
         return agents_store ? MU_BOOT_OPEN_AGENTS : MU_BOOT_FIND_PORT;
     return type == MU_BOOT_DO_KEEP_STORE && has_store ? MU_BOOT_RENEW : MU_BOOT_OPEN_WORKERS;
+}
+
+enum mu_kv_kind mu_boot_kv_kind(enum mu_boot_effect_type type)
+{
+    assert(type == MU_BOOT_DO_GET || type == MU_BOOT_DO_CHECK || type == MU_BOOT_DO_SET);
+    return type == MU_BOOT_DO_GET ? MU_KV_GET : type == MU_BOOT_DO_CHECK ? MU_KV_CHECK : MU_KV_SET;
+}
+
+struct mu_boot_event mu_boot_answer(uint64_t id, const struct mu_kv_request *request)
+{
+    struct mu_boot_event event = { .id = id };
+
+    if (request->rc < 0) {
+        event.error = &request->error;
+        event.type = request->kind == MU_KV_GET && request->rc == MUSTER_ETIMEOUT ? MU_BOOT_ON_MISSING
+                                                                                  : MU_BOOT_ON_REQUEST_FAILED;
+        return event;
+    }
+    event.type = request->kind == MU_KV_GET     ? MU_BOOT_ON_GOT
+                 : request->kind == MU_KV_CHECK ? MU_BOOT_ON_FOUND
+                                                : MU_BOOT_ON_SET;
+    event.value = mu_slice(request->bytes.data, request->bytes.len);
+    event.found = request->found;
+    return event;
 }
 
 int mu_boot_told_code(int code)

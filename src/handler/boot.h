@@ -28,6 +28,7 @@
 #include "base/error.h"
 #include "base/slice.h"
 #include "handler/bind.h"
+#include "kv/kv.h"
 
 #include <stdint.h>
 
@@ -154,9 +155,9 @@ bool mu_boot_is_localhost(const char *line);
 
 struct mu_boot_config { /* copied */
     const char *run_id;
-    const char *local_addr;    /* NULL or empty: none. If there is one, it is what rank 0 publishes, and nothing else */
-    const char *hostname;      /* of this machine: published if no better address is known */
-    const char *loopback_name; /* what this machine calls itself; NULL: "localhost" */
+    const char *local_addr; /* NULL or empty: none. If there is one, it is what rank 0 publishes, and nothing else */
+    const char *hostname;   /* of this machine: published if no better address is known */
+    bool no_localhost;      /* this machine does not know the name localhost */
     struct mu_boot_master master;
     struct mu_bind bind; /* where the user wants us to listen, and for whom */
     bool use_agent_store;
@@ -177,7 +178,8 @@ struct mu_boot {
     struct mu_bind bind;
     char *key; /* room for the longest one */
     size_t key_room;
-    char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX], loopback_name[MU_BOOT_ADDR_MAX];
+    char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX];
+    const char *loopback_name; /* what this machine calls itself */
     struct mu_boot_master master;
     bool use_agent_store, standalone, at_localhost;
     uint64_t timeout_ms;
@@ -225,6 +227,10 @@ enum mu_boot_listening {
 };
 /* `agents_store`: rank 0 has one in any case. `has_store`: the workers' is there. */
 enum mu_boot_listening mu_boot_listening(enum mu_boot_effect_type type, bool agents_store, bool has_store);
+
+/* GET, CHECK or SET as a request to the rendezvous store, and the answer of that. */
+enum mu_kv_kind mu_boot_kv_kind(enum mu_boot_effect_type type);
+struct mu_boot_event mu_boot_answer(uint64_t id, const struct mu_kv_request *request); /* borrows */
 
 int mu_boot_told_code(int code); /* of a FAIL, as the owner of a rendezvous is told it */
 

@@ -49,23 +49,8 @@ static void on_kv_done(struct mu_kv_request *request)
 {
     struct order *order = request->ctx;
     struct mu_boot_uv *boot = order->boot;
-    struct mu_boot_event event = { .id = order->id };
 
-    if (request->kind == MU_KV_GET && request->rc == MUSTER_ETIMEOUT) {
-        event.type = MU_BOOT_ON_MISSING;
-    } else if (request->rc < 0) {
-        event.type = MU_BOOT_ON_REQUEST_FAILED;
-        event.error = &request->error;
-    } else if (request->kind == MU_KV_GET) {
-        event.type = MU_BOOT_ON_GOT;
-        event.value = mu_slice(request->bytes.data, request->bytes.len);
-    } else if (request->kind == MU_KV_CHECK) {
-        event.type = MU_BOOT_ON_FOUND;
-        event.found = request->found;
-    } else {
-        event.type = MU_BOOT_ON_SET;
-    }
-    mu_boot_uv_answer(boot, event);
+    mu_boot_uv_answer(boot, mu_boot_answer(order->id, request));
     free_order(order);
     part_gone(boot);
 }
@@ -97,9 +82,7 @@ static void ask_kv(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
     order->boot = boot;
     order->id = effect->id;
     order->request = (struct mu_kv_request){
-        .kind = effect->type == MU_BOOT_DO_GET     ? MU_KV_GET
-                : effect->type == MU_BOOT_DO_CHECK ? MU_KV_CHECK
-                                                   : MU_KV_SET,
+        .kind = mu_boot_kv_kind(effect->type),
         .key = { order->key.data, order->key.len },
         .value = { order->value.data, order->value.len },
         .timeout_ms = effect->wait_ms,
@@ -518,7 +501,7 @@ int mu_boot_uv_init(struct mu_boot_uv *boot, const struct mu_boot_config *config
         (void)gethostname(hostname, sizeof hostname - 1);
         machine.hostname = hostname;
     }
-    machine.loopback_name = knows_localhost() ? "localhost" : "127.0.0.1";
+    machine.no_localhost = !knows_localhost();
     return mu_boot_init(&boot->machine, &machine, reterr);
 }
 

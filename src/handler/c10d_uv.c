@@ -5,7 +5,6 @@
  * Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
 #include "base/log.h"
 #include "handler/bind_uv.h"
-#include "handler/dynamic.h"
 #include "handler/dynamic_uv.h"
 #include "handler/host.h"
 #include "handler/local_addresses.h"

@@ -1,22 +1,66 @@
 /* What a dynamic handler makes of the document and of a round. */
 #include "handler/dynamic.h"
 
+#include "kv/kv.h"
 #include "rdzv/round_keys.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
-uint64_t mu_dynamic_timeout_ms(const struct mu_rdzv_effect *effect, const struct mu_rdzv_settings *settings,
-                               uint64_t request_timeout_ms)
+static uint64_t timeout_ms(const struct mu_rdzv_effect *effect, const struct mu_dynamic_config *config)
 {
-    uint64_t most_ms = 2 * settings->heartbeat_ms; /* a silent store is to be noticed before others miss us */
+    uint64_t most_ms = 2 * config->settings.heartbeat_ms; /* a silent store is to be noticed before others miss us */
 
     if (effect->type == MU_RDZV_DO_PARK)
         return MU_DYNAMIC_PARK_MS;
     if (effect->type == MU_RDZV_DO_TURN_WAIT)
-        return effect->wait_ms;
-    return most_ms < request_timeout_ms ? most_ms : request_timeout_ms;
+        return effect->wait_ms > 0 ? effect->wait_ms : 1;
+    return most_ms < config->request_timeout_ms ? most_ms : config->request_timeout_ms;
+}
+
+enum mu_rdzv_event_type mu_dynamic_ask(const struct mu_rdzv_effect *effect, const struct mu_dynamic_config *config,
+                                       struct mu_kv_request *request)
+{
+    static const struct {
+        enum mu_kv_kind kind;
+        enum mu_rdzv_event_type answer;
+    } requests[] = {
+        [MU_RDZV_DO_READ] = { MU_KV_READ, MU_RDZV_STATE },
+        [MU_RDZV_DO_WRITE] = { MU_KV_WRITE, MU_RDZV_WRITTEN },
+        [MU_RDZV_DO_RING] = { .kind = MU_KV_RING }, /* no answer is wanted */
+        [MU_RDZV_DO_PARK] = { MU_KV_PARK, MU_RDZV_RUNG },
+        [MU_RDZV_DO_TURN_TAKE] = { MU_KV_TURN_TAKE, MU_RDZV_TURN },
+        [MU_RDZV_DO_TURN_WAIT] = { MU_KV_TURN_WAIT, MU_RDZV_TURN_CAME },
+        [MU_RDZV_DO_TURN_GIVE] = { .kind = MU_KV_TURN_GIVE }, /* the same */
+        [MU_RDZV_DO_SETTLE] = { MU_KV_SETTLE, MU_RDZV_SETTLED },
+    };
+
+    request->kind = requests[effect->type].kind;
+    request->has_token = effect->has_token;
+    request->number = effect->type == MU_RDZV_DO_PARK     ? effect->bell
+                      : effect->type == MU_RDZV_DO_SETTLE ? effect->round
+                                                          : effect->turn;
+    request->timeout_ms = timeout_ms(effect, config);
+    return requests[effect->type].answer;
+}
+
+struct mu_rdzv_event mu_dynamic_answer(uint64_t id, enum mu_rdzv_event_type type, const struct mu_kv_request *request)
+{
+    if (request->rc < 0)
+        return (struct mu_rdzv_event){
+            .type = MU_RDZV_REQUEST_FAILED, .id = id, .error = &request->error, .gone = request->gone
+        };
+    return (struct mu_rdzv_event){ .type = type,
+                                   .id = id,
+                                   .found = request->found,
+                                   .written = request->written,
+                                   .error = request->foreign ? &request->error : NULL,
+                                   .bytes = mu_slice(request->bytes.data, request->bytes.len),
+                                   .token = mu_slice(request->state_token.data, request->state_token.len),
+                                   .bell = request->number,
+                                   .turn = request->number,
+                                   .turns_done = request->done_count };
 }
 
 uint64_t mu_dynamic_find_ms(const struct mu_dynamic_config *config)
@@ -60,8 +104,26 @@ bool mu_dynamic_is_old(const struct mu_rdzv_world *world)
     return world->dialect.habits == MU_HABITS_1_13;
 }
 
+bool mu_dynamic_shares_store(const struct mu_dynamic_config *config, const struct mu_dynamic_place *place)
+{
+    return config->use_agent_store && place->store_addr != NULL;
+}
+
+struct mu_boot_config mu_dynamic_boot_config(const struct mu_dynamic_config *config)
+{
+    return (struct mu_boot_config){
+        .run_id = config->run_id,
+        .local_addr = config->local_addr,
+        .bind = config->bind,
+        .master = config->master,
+        .use_agent_store = config->use_agent_store,
+        .standalone = config->settings.nodes_max == 1,
+        .at_localhost = config->store_host != NULL && strcmp(config->store_host, "localhost") == 0,
+    };
+}
+
 struct mu_boot_start mu_dynamic_boot_start(const struct mu_rdzv_world *world, struct mu_slice own_name,
-                                           const char *store_addr, uint16_t store_port,
+                                           const struct mu_dynamic_config *config, const struct mu_dynamic_place *place,
                                            char rank0[static MU_NODE_TEXT_MAX])
 {
     struct mu_boot_start start = {
@@ -76,9 +138,9 @@ struct mu_boot_start mu_dynamic_boot_start(const struct mu_rdzv_world *world, st
 
     for (size_t i = 0; i < world->count; i++)
         start.elsewhere |= !mu_slice_equal(world->members[i].name, own_name);
-    if (!world->all_ours && world->dialect.habits == MU_HABITS_2_5) {
-        start.met_at = store_addr; /* PyTorch 2.5 lets its workers meet there, and so must ours */
-        start.met_port = store_port;
+    if (!world->all_ours && world->dialect.habits == MU_HABITS_2_5 && mu_dynamic_shares_store(config, place)) {
+        start.met_at = place->store_addr; /* PyTorch 2.5 lets its workers meet there, and so must ours */
+        start.met_port = place->store_port;
     }
     return start;
 }

@@ -8,9 +8,23 @@
 #define MU_DYNAMIC_PARK_MS 300000 /* then the bell is parked anew */
 #define MU_DYNAMIC_CAUSE_MAX 64
 
-/* How long the back end has for a request. */
-uint64_t mu_dynamic_timeout_ms(const struct mu_rdzv_effect *effect, const struct mu_rdzv_settings *settings,
-                               uint64_t request_timeout_ms);
+struct mu_kv_request;
+struct mu_dynamic;
+
+/* Where the back end is, once it is found. Its texts live as long as the handler. */
+struct mu_dynamic_place {
+    const char *store_addr; /* where workers reach the rendezvous store; NULL: it is no TCPStore */
+    uint16_t store_port;
+    const char *hosted_by; /* the node that says it hosts the store; empty: none does, NULL: not known */
+    /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
+    bool (*accepted_on)(struct mu_dynamic *d, char *text, size_t room);
+};
+
+/* Fills in the request for the effect, but for its value and token. Returns the type of its answer. */
+enum mu_rdzv_event_type mu_dynamic_ask(const struct mu_rdzv_effect *effect, const struct mu_dynamic_config *config,
+                                       struct mu_kv_request *request);
+/* ... and the answer. Borrows from the request. */
+struct mu_rdzv_event mu_dynamic_answer(uint64_t id, enum mu_rdzv_event_type type, const struct mu_kv_request *request);
 
 /* How long the back end is looked for. */
 uint64_t mu_dynamic_find_ms(const struct mu_dynamic_config *config);
@@ -25,10 +39,11 @@ const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes 
 
 bool mu_dynamic_is_old(const struct mu_rdzv_world *world); /* PyTorch's agents, if any, use the keys of 1.13 */
 
-/* What the boot is told of the round; `rank0` is room for a text of it. `store_addr`: where workers reach the
- * rendezvous store, which agents share with them; NULL: they do not. */
+bool mu_dynamic_shares_store(const struct mu_dynamic_config *config, const struct mu_dynamic_place *place);
+struct mu_boot_config mu_dynamic_boot_config(const struct mu_dynamic_config *config); /* borrows */
+/* What the boot is told of the round; `rank0` is room for a text of it. */
 struct mu_boot_start mu_dynamic_boot_start(const struct mu_rdzv_world *world, struct mu_slice own_name,
-                                           const char *store_addr, uint16_t store_port,
+                                           const struct mu_dynamic_config *config, const struct mu_dynamic_place *place,
                                            char rank0[static MU_NODE_TEXT_MAX]);
 
 #endif

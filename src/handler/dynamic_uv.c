@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "handler/dynamic.h"
 #include "rdzv/pickle.h"
 #include "store/net.h"
 #include "store/server_uv.h"
@@ -128,23 +127,8 @@ static struct mu_slice slice_of(const struct muster_bytes *bytes)
 
 static void answer_rdzv(struct order *order)
 {
-    struct mu_kv_request *request = &order->request;
-    struct mu_rdzv_event event = { .type = order->answer, .id = order->base.id };
+    struct mu_rdzv_event event = mu_dynamic_answer(order->base.id, order->answer, &order->request);
 
-    if (request->rc < 0) {
-        event.type = MU_RDZV_REQUEST_FAILED;
-        event.error = &request->error;
-        event.gone = request->gone;
-    } else {
-        event.found = request->found;
-        event.written = request->written;
-        event.error = request->foreign ? &request->error : NULL;
-        event.bytes = slice_of(&request->bytes);
-        event.token = slice_of(&request->state_token);
-        event.bell = request->number;
-        event.turn = request->number;
-        event.turns_done = request->done_count;
-    }
     mu_shell_feed(order->base.shell, &event);
     if (event.type == MU_RDZV_STATE)
         inquire(dynamic_of(order->base.shell), (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_READ });
@@ -193,12 +177,10 @@ static struct muster_slice public_slice(const struct mu_buf *buf)
     return (struct muster_slice){ buf->data, buf->len };
 }
 
-static void submit(struct mu_dynamic *d, struct order *order, enum mu_kv_kind kind, uint64_t timeout_ms)
+static void submit(struct mu_dynamic *d, struct order *order)
 {
     struct mu_kv_request *request = &order->request;
 
-    request->kind = kind;
-    request->timeout_ms = timeout_ms > 0 ? timeout_ms : 1;
     request->value = public_slice(&order->value);
     request->token = public_slice(&order->token);
     request->done = on_done;
@@ -208,19 +190,6 @@ static void submit(struct mu_dynamic *d, struct order *order, enum mu_kv_kind ki
 
 static void dynamic_request(struct mu_shell *shell, const void *wanted)
 {
-    static const struct {
-        enum mu_kv_kind kind;
-        enum mu_rdzv_event_type answer;
-    } requests[] = {
-        [MU_RDZV_DO_READ] = { MU_KV_READ, MU_RDZV_STATE },
-        [MU_RDZV_DO_WRITE] = { MU_KV_WRITE, MU_RDZV_WRITTEN },
-        [MU_RDZV_DO_RING] = { .kind = MU_KV_RING }, /* no answer is wanted */
-        [MU_RDZV_DO_PARK] = { MU_KV_PARK, MU_RDZV_RUNG },
-        [MU_RDZV_DO_TURN_TAKE] = { MU_KV_TURN_TAKE, MU_RDZV_TURN },
-        [MU_RDZV_DO_TURN_WAIT] = { MU_KV_TURN_WAIT, MU_RDZV_TURN_CAME },
-        [MU_RDZV_DO_TURN_GIVE] = { .kind = MU_KV_TURN_GIVE }, /* the same */
-        [MU_RDZV_DO_SETTLE] = { MU_KV_SETTLE, MU_RDZV_SETTLED },
-    };
     const struct mu_rdzv_effect *effect = wanted;
     struct mu_dynamic *d = dynamic_of(shell);
     struct order *order = new_order(d, effect->id, effect->bytes, effect->token);
@@ -230,13 +199,8 @@ static void dynamic_request(struct mu_shell *shell, const void *wanted)
         return;
     }
     order->answered = effect->id != 0 ? answer_rdzv : NULL;
-    order->answer = requests[effect->type].answer;
-    order->request.has_token = effect->has_token;
-    order->request.number = effect->type == MU_RDZV_DO_PARK     ? effect->bell
-                            : effect->type == MU_RDZV_DO_SETTLE ? effect->round
-                                                                : effect->turn;
-    submit(d, order, requests[effect->type].kind,
-           mu_dynamic_timeout_ms(effect, &d->config.settings, d->config.request_timeout_ms));
+    order->answer = mu_dynamic_ask(effect, &d->config, &order->request);
+    submit(d, order);
 }
 
 /* There was no memory for a request. */
@@ -260,7 +224,9 @@ static void ask_host(struct mu_dynamic *d)
         return;
     }
     order->answered = answer_host;
-    submit(d, order, MU_KV_HOST, d->config.request_timeout_ms);
+    order->request.kind = MU_KV_HOST;
+    order->request.timeout_ms = d->config.request_timeout_ms;
+    submit(d, order);
 }
 
 static void write_board(struct mu_dynamic *d, const struct mu_inquiry_effect *effect,
@@ -275,7 +241,9 @@ static void write_board(struct mu_dynamic *d, const struct mu_inquiry_effect *ef
     }
     order->answered = answered;
     order->request.key = muster_str(MU_NOTICE_BOARD_KEY);
-    submit(d, order, MU_KV_COMPARE_SET, d->config.request_timeout_ms);
+    order->request.kind = MU_KV_COMPARE_SET;
+    order->request.timeout_ms = d->config.request_timeout_ms;
+    submit(d, order);
 }
 
 static void inquire(struct mu_dynamic *d, struct mu_inquiry_event event)
@@ -321,18 +289,12 @@ static void dynamic_waits(struct mu_shell *shell, bool waits)
 
 /* ---- Where the workers meet ---- */
 
-static bool shares_store(const struct mu_dynamic *d)
-{
-    return d->config.use_agent_store && d->place.store_addr != NULL;
-}
-
 static void dynamic_start_boot(struct mu_shell *shell)
 {
     struct mu_dynamic *d = dynamic_of(shell);
     char own_addr[MU_ADDR_TEXT_MAX] = "", accepted_on[MU_ADDR_TEXT_MAX] = "", rank0[MU_NODE_TEXT_MAX];
     struct mu_boot_start start =
-        mu_dynamic_boot_start(mu_rdzv_world(d->rdzv), shell->me.name, shares_store(d) ? d->place.store_addr : NULL,
-                              d->place.store_port, rank0);
+        mu_dynamic_boot_start(mu_rdzv_world(d->rdzv), shell->me.name, &d->config, &d->place, rank0);
 
     inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_BOOT });
     start.own_addr = own_addr;
@@ -529,21 +491,6 @@ static int take_config(struct mu_dynamic *d, const struct mu_dynamic_config *con
     return 0;
 }
 
-static int make_boot(struct mu_dynamic *d, struct mu_bind bind, struct muster_error *reterr)
-{
-    struct mu_boot_config config = {
-        .run_id = d->config.run_id,
-        .local_addr = d->config.local_addr,
-        .bind = bind,
-        .master = d->config.master,
-        .use_agent_store = d->config.use_agent_store,
-        .standalone = d->config.settings.nodes_max == 1,
-        .at_localhost = d->config.store_host != NULL && strcmp(d->config.store_host, "localhost") == 0,
-    };
-
-    return mu_boot_uv_init(&d->shell.boot, &config, reterr);
-}
-
 static int make_rdzv(struct mu_dynamic *d, struct muster_error *reterr)
 {
     struct mu_rdzv_config config = {
@@ -554,7 +501,7 @@ static int make_rdzv(struct mu_dynamic *d, struct muster_error *reterr)
         .has_bell = d->kv->ops->has_bell,
         .has_turns = d->kv->ops->has_turns,
         .has_settle = d->kv->ops->has_settle,
-        .shares_store = shares_store(d),
+        .shares_store = mu_dynamic_shares_store(&d->config, &d->place),
         .hash_seed = { mu_fresh_seed(), mu_fresh_seed() },
         .seed = mu_fresh_seed(),
     };
@@ -625,6 +572,7 @@ static int open_dynamic(struct mu_dynamic *d, struct uv_loop_s *loop, const stru
                         struct muster_error *reterr)
 {
     const struct mu_finder_ops *finder = d->finder;
+    const struct mu_boot_config boot = mu_dynamic_boot_config(config);
     int rc = mu_rdzv_settings_check(config->run_id, &config->settings, reterr);
 
     if (rc == 0)
@@ -632,7 +580,7 @@ static int open_dynamic(struct mu_dynamic *d, struct uv_loop_s *loop, const stru
     if (rc == 0)
         rc = take_config(d, config, reterr);
     if (rc == 0)
-        rc = make_boot(d, config->bind, reterr);
+        rc = mu_boot_uv_init(&d->shell.boot, &boot, reterr);
     if (rc == 0 && finder == NULL)
         rc = make_rdzv(d, reterr);
     if (rc < 0) {

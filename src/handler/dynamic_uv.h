@@ -4,6 +4,7 @@
 #define MU_HANDLER_DYNAMIC_UV_H
 
 #include "base/arena.h"
+#include "handler/dynamic.h"
 #include "handler/inquiry.h"
 #include "handler/shell_uv.h"
 #include "kv/kv.h"
@@ -21,15 +22,6 @@ struct mu_finder_ops { /* a constant */
     void (*find)(struct mu_dynamic *d);    /* from the loop; ends with mu_dynamic_run() or mu_dynamic_fail() */
     void (*on_time)(struct mu_dynamic *d); /* perhaps shell.also_ms has come. May be NULL */
     void (*last)(struct mu_dynamic *d);    /* the rest is closed: closes what is left, mu_shell_drop(). May be NULL */
-};
-
-/* Where the back end is, once it is found. Its texts live as long as the handler. */
-struct mu_dynamic_place {
-    const char *store_addr; /* where workers reach the rendezvous store; NULL: it is no TCPStore */
-    uint16_t store_port;
-    const char *hosted_by; /* the node that says it hosts the store; empty: none does, NULL: not known */
-    /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
-    bool (*accepted_on)(struct mu_dynamic *d, char *text, size_t room);
 };
 
 struct mu_dynamic {

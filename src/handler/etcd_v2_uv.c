@@ -6,7 +6,6 @@
  * is away. */
 #include "kv/kv_etcd_v2_uv.h"
 
-#include "handler/dynamic.h"
 #include "handler/dynamic_uv.h"
 #include "kv/endpoints.h"
 #include "kv/etcd_store_uv.h"

@@ -309,32 +309,32 @@ static void the_address_is_the_best_that_is_known(void **state)
         bool standalone, elsewhere;
         const char *first, *second; /* tried, then after the first does not work */
         bool at_localhost;
-        const char *loopback_name;
+        bool no_localhost;
     } rows[] = {
-        { NULL, "10.0.0.1", NULL, false, false, "10.0.0.1", "here", false, NULL },
-        { NULL, "10.0.0.1", "10.0.0.7", false, true, "10.0.0.1", "here", false, NULL },
-        { "", "10.0.0.1", NULL, false, false, "10.0.0.1", "here", false, NULL },
-        { "name.example", "10.0.0.1", "10.0.0.7", false, true, "name.example", NULL, false, NULL },
-        { "169.254.0.9", "10.0.0.1", NULL, false, true, "169.254.0.9", NULL, false, NULL },
-        { NULL, "127.0.0.1", NULL, false, false, "127.0.0.1", "here", false, NULL },
-        { NULL, "127.0.0.1", "10.0.0.7", false, false, "10.0.0.7", "127.0.0.1", false, NULL },
-        { NULL, "::1", "10.0.0.7", false, true, "10.0.0.7", "here", false, NULL },
-        { NULL, "127.0.0.1", NULL, false, true, "here", "127.0.0.1", false, NULL },
-        { NULL, "10.0.0.1", NULL, true, false, "localhost", "127.0.0.1", false, NULL },
-        { NULL, "127.0.0.1", NULL, true, false, "127.0.0.1", NULL, true, "127.0.0.1" },
-        { "node1", "127.0.0.1", NULL, true, false, "node1", NULL, true, NULL },
-        { NULL, "127.0.0.1", NULL, false, false, "localhost", "127.0.0.1", true, NULL },
-        { NULL, "::1", NULL, false, false, "localhost", "::1", true, NULL },
-        { NULL, "127.0.0.1", NULL, false, false, "127.0.0.1", "here", true, "127.0.0.1" },
-        { NULL, "127.0.0.1", "10.0.0.7", false, true, "10.0.0.7", "here", true, NULL },
-        { NULL, "127.0.0.1", "10.0.0.7", false, false, "10.0.0.7", "localhost", true, NULL },
-        { NULL, "10.0.0.1", NULL, false, false, "10.0.0.1", "here", true, NULL },
-        { NULL, "", NULL, false, false, "here", NULL, false, NULL },
-        { NULL, NULL, NULL, false, false, "here", NULL, false, NULL },
-        { NULL, "169.254.3.4", NULL, false, false, "here", NULL, false, NULL },
-        { NULL, "fe80::1", NULL, false, false, "here", NULL, false, NULL },
-        { NULL, "::1", "fe80::1", false, false, "::1", "here", false, NULL },
-        { NULL, "fd00::1", NULL, false, false, "fd00::1", "here", false, NULL },
+        { NULL, "10.0.0.1", NULL, false, false, "10.0.0.1", "here", false, false },
+        { NULL, "10.0.0.1", "10.0.0.7", false, true, "10.0.0.1", "here", false, false },
+        { "", "10.0.0.1", NULL, false, false, "10.0.0.1", "here", false, false },
+        { "name.example", "10.0.0.1", "10.0.0.7", false, true, "name.example", NULL, false, false },
+        { "169.254.0.9", "10.0.0.1", NULL, false, true, "169.254.0.9", NULL, false, false },
+        { NULL, "127.0.0.1", NULL, false, false, "127.0.0.1", "here", false, false },
+        { NULL, "127.0.0.1", "10.0.0.7", false, false, "10.0.0.7", "127.0.0.1", false, false },
+        { NULL, "::1", "10.0.0.7", false, true, "10.0.0.7", "here", false, false },
+        { NULL, "127.0.0.1", NULL, false, true, "here", "127.0.0.1", false, false },
+        { NULL, "10.0.0.1", NULL, true, false, "localhost", "127.0.0.1", false, false },
+        { NULL, "127.0.0.1", NULL, true, false, "127.0.0.1", NULL, true, true },
+        { "node1", "127.0.0.1", NULL, true, false, "node1", NULL, true, false },
+        { NULL, "127.0.0.1", NULL, false, false, "localhost", "127.0.0.1", true, false },
+        { NULL, "::1", NULL, false, false, "localhost", "::1", true, false },
+        { NULL, "127.0.0.1", NULL, false, false, "127.0.0.1", "here", true, true },
+        { NULL, "127.0.0.1", "10.0.0.7", false, true, "10.0.0.7", "here", true, false },
+        { NULL, "127.0.0.1", "10.0.0.7", false, false, "10.0.0.7", "localhost", true, false },
+        { NULL, "10.0.0.1", NULL, false, false, "10.0.0.1", "here", true, false },
+        { NULL, "", NULL, false, false, "here", NULL, false, false },
+        { NULL, NULL, NULL, false, false, "here", NULL, false, false },
+        { NULL, "169.254.3.4", NULL, false, false, "here", NULL, false, false },
+        { NULL, "fe80::1", NULL, false, false, "here", NULL, false, false },
+        { NULL, "::1", "fe80::1", false, false, "::1", "here", false, false },
+        { NULL, "fd00::1", NULL, false, false, "fd00::1", "here", false, false },
     };
     struct scene *s = *state;
 
@@ -346,7 +346,7 @@ static void the_address_is_the_best_that_is_known(void **state)
                                               .local_addr = rows[i].local_addr,
                                               .standalone = rows[i].standalone,
                                               .at_localhost = rows[i].at_localhost,
-                                              .loopback_name = rows[i].loopback_name });
+                                              .no_localhost = rows[i].no_localhost });
         round.own_addr = rows[i].own;
         round.accepted_on = rows[i].accepted_on;
         round.elsewhere = rows[i].elsewhere;
@@ -956,6 +956,36 @@ static void one_look_up_is_under_way_and_the_newest_is_wanted(void **state)
     }
 }
 
+static void an_answer_of_the_store_is_an_event(void **state)
+{
+    static const struct {
+        enum mu_boot_effect_type asked;
+        int rc;
+        enum mu_boot_event_type expected;
+    } rows[] = {
+        { MU_BOOT_DO_GET, 0, MU_BOOT_ON_GOT },
+        { MU_BOOT_DO_GET, MUSTER_ETIMEOUT, MU_BOOT_ON_MISSING },
+        { MU_BOOT_DO_GET, MUSTER_ELOST, MU_BOOT_ON_REQUEST_FAILED },
+        { MU_BOOT_DO_CHECK, 0, MU_BOOT_ON_FOUND },
+        { MU_BOOT_DO_CHECK, MUSTER_ETIMEOUT, MU_BOOT_ON_REQUEST_FAILED },
+        { MU_BOOT_DO_SET, 0, MU_BOOT_ON_SET },
+        { MU_BOOT_DO_SET, MUSTER_ETIMEOUT, MU_BOOT_ON_REQUEST_FAILED },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct mu_kv_request request = {
+            .kind = mu_boot_kv_kind(rows[i].asked), .rc = rows[i].rc, .error = { .code = rows[i].rc }, .found = true
+        };
+        struct mu_boot_event event = mu_boot_answer(7, &request);
+
+        assert_int_equal(event.type, rows[i].expected);
+        assert_int_equal(event.id, 7);
+        assert_int_equal(event.found, rows[i].rc == 0);
+        assert_int_equal(event.error != NULL, rows[i].rc < 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -998,6 +1028,7 @@ int main(void)
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_store_is_opened_renewed_or_left_to_worker_0),
         cmocka_unit_test(one_look_up_is_under_way_and_the_newest_is_wanted),
+        cmocka_unit_test(an_answer_of_the_store_is_an_event),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* What a dynamic handler makes of the document and of a round. */
 #include "handler/dynamic.h"
+#include "kv/kv.h"
 #include "pure.h"
 
 static struct mu_doc doc;
@@ -38,13 +39,89 @@ static void a_silent_store_is_noticed_before_others_miss_us(void **state)
         { { .type = MU_RDZV_DO_PARK, .wait_ms = 1 }, MU_DYNAMIC_PARK_MS },
         { { .type = MU_RDZV_DO_TURN_WAIT, .wait_ms = 70 }, 70 },
     };
-    struct mu_rdzv_settings settings = MU_RDZV_SETTINGS_DEFAULT;
+    struct mu_dynamic_config config = { .request_timeout_ms = 60000, .settings = MU_RDZV_SETTINGS_DEFAULT };
+    struct mu_kv_request request = { .number = 0 };
 
     (void)state;
-    settings.heartbeat_ms = 5000;
-    for (size_t i = 0; i < COUNT(rows); i++)
-        assert_int_equal(mu_dynamic_timeout_ms(&rows[i].effect, &settings, 60000), rows[i].ms);
-    assert_int_equal(mu_dynamic_timeout_ms(&rows[0].effect, &settings, 3000), 3000);
+    config.settings.heartbeat_ms = 5000;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        (void)mu_dynamic_ask(&rows[i].effect, &config, &request);
+        assert_int_equal(request.timeout_ms, rows[i].ms);
+    }
+    config.request_timeout_ms = 3000;
+    (void)mu_dynamic_ask(&rows[0].effect, &config, &request);
+    assert_int_equal(request.timeout_ms, 3000);
+}
+
+static void every_wish_of_the_machine_is_a_request_with_an_answer(void **state)
+{
+    static const struct {
+        enum mu_rdzv_effect_type wish;
+        enum mu_kv_kind kind;
+        int answer; /* -1: none is wanted */
+        int64_t number;
+    } rows[] = {
+        { MU_RDZV_DO_READ, MU_KV_READ, MU_RDZV_STATE, 3 },
+        { MU_RDZV_DO_WRITE, MU_KV_WRITE, MU_RDZV_WRITTEN, 3 },
+        { MU_RDZV_DO_RING, MU_KV_RING, -1, 3 },
+        { MU_RDZV_DO_PARK, MU_KV_PARK, MU_RDZV_RUNG, 1 },
+        { MU_RDZV_DO_TURN_TAKE, MU_KV_TURN_TAKE, MU_RDZV_TURN, 3 },
+        { MU_RDZV_DO_TURN_WAIT, MU_KV_TURN_WAIT, MU_RDZV_TURN_CAME, 3 },
+        { MU_RDZV_DO_TURN_GIVE, MU_KV_TURN_GIVE, -1, 3 },
+        { MU_RDZV_DO_SETTLE, MU_KV_SETTLE, MU_RDZV_SETTLED, 2 },
+    };
+    const struct mu_dynamic_config config = { .request_timeout_ms = 60000, .settings = MU_RDZV_SETTINGS_DEFAULT };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct mu_rdzv_effect wish = {
+            .type = rows[i].wish, .has_token = true, .bell = 1, .round = 2, .turn = 3
+        };
+        struct mu_kv_request request = { .number = 0 };
+        enum mu_rdzv_event_type answer = mu_dynamic_ask(&wish, &config, &request);
+        struct mu_rdzv_event event = mu_dynamic_answer(7, answer, &request);
+
+        assert_int_equal(request.kind, rows[i].kind);
+        assert_int_equal(request.number, rows[i].number);
+        assert_true(request.has_token && request.timeout_ms > 0 && event.id == 7);
+        if (rows[i].answer >= 0)
+            assert_int_equal(event.type, rows[i].answer);
+        request.rc = MUSTER_ELOST;
+        request.gone = true;
+        event = mu_dynamic_answer(7, answer, &request);
+        assert_true(event.type == MU_RDZV_REQUEST_FAILED && event.gone && event.error == &request.error);
+    }
+}
+
+static void a_foreign_document_is_an_answer_with_its_reason(void **state)
+{
+    struct mu_kv_request request = { .foreign = true, .found = true };
+
+    (void)state;
+    assert_ptr_equal(mu_dynamic_answer(1, MU_RDZV_STATE, &request).error, &request.error);
+    request.foreign = false;
+    assert_null(mu_dynamic_answer(1, MU_RDZV_STATE, &request).error);
+}
+
+static void what_the_boot_is_told_by_the_configuration(void **state)
+{
+    struct mu_dynamic_config config = { .settings = MU_RDZV_SETTINGS_DEFAULT, .use_agent_store = true };
+    struct mu_dynamic_place place = { .store_addr = "store" };
+
+    (void)state;
+    config.settings.nodes_max = 2;
+    assert_false(mu_dynamic_boot_config(&config).standalone || mu_dynamic_boot_config(&config).at_localhost);
+    config.settings.nodes_max = 1;
+    config.store_host = "localhost";
+    assert_true(mu_dynamic_boot_config(&config).standalone && mu_dynamic_boot_config(&config).at_localhost);
+    config.store_host = "node1";
+    assert_false(mu_dynamic_boot_config(&config).at_localhost);
+    assert_true(mu_dynamic_shares_store(&config, &place));
+    place.store_addr = NULL;
+    assert_false(mu_dynamic_shares_store(&config, &place));
+    place.store_addr = "store";
+    config.use_agent_store = false;
+    assert_false(mu_dynamic_shares_store(&config, &place));
 }
 
 static void a_back_end_is_looked_for_no_longer_than_a_join_lasts(void **state)
@@ -97,21 +174,23 @@ static void workers_meet_in_the_rendezvous_store_only_with_pytorch_2_5(void **st
     struct mu_rdzv_world world = {
         .round = 3, .rank = 0, .members = members, .count = 2, .dialect = MU_DOC_DIALECT_2_X
     };
+    const struct mu_dynamic_config config = { .use_agent_store = true };
+    const struct mu_dynamic_place place = { .store_addr = "store", .store_port = 7 };
     char rank0[MU_NODE_TEXT_MAX];
-    struct mu_boot_start start = mu_dynamic_boot_start(&world, mu_slice_str("me"), "store", 7, rank0);
+    struct mu_boot_start start = mu_dynamic_boot_start(&world, mu_slice_str("me"), &config, &place, rank0);
 
     (void)state;
     assert_null(start.met_at);
     assert_true(start.elsewhere && start.rank0_ours && !start.old_dialect);
     assert_memory_equal(start.rank0.data, "me_1_", 5);
     world.dialect.habits = MU_HABITS_2_5;
-    start = mu_dynamic_boot_start(&world, mu_slice_str("me"), "store", 7, rank0);
+    start = mu_dynamic_boot_start(&world, mu_slice_str("me"), &config, &place, rank0);
     assert_string_equal(start.met_at, "store");
     assert_int_equal(start.met_port, 7);
     world.all_ours = true;
-    assert_null(mu_dynamic_boot_start(&world, mu_slice_str("me"), "store", 7, rank0).met_at);
+    assert_null(mu_dynamic_boot_start(&world, mu_slice_str("me"), &config, &place, rank0).met_at);
     world.count = 1;
-    assert_false(mu_dynamic_boot_start(&world, mu_slice_str("me"), "store", 7, rank0).elsewhere);
+    assert_false(mu_dynamic_boot_start(&world, mu_slice_str("me"), &config, &place, rank0).elsewhere);
 }
 
 int main(void)
@@ -123,6 +202,9 @@ int main(void)
         TEST(of_the_lost_those_who_wait_come_last),
         TEST(a_lost_node_that_is_still_listed_hosts_the_store),
         TEST(workers_meet_in_the_rendezvous_store_only_with_pytorch_2_5),
+        TEST(what_the_boot_is_told_by_the_configuration),
+        TEST(a_foreign_document_is_an_answer_with_its_reason),
+        TEST(every_wish_of_the_machine_is_a_request_with_an_answer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
