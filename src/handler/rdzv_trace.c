@@ -37,6 +37,31 @@ enum mu_rdzv_trace_kind mu_rdzv_trace_of_action(enum mu_rdzv_action action)
     return kinds[action];
 }
 
+bool mu_rdzv_trace_of_talk(const struct mu_talk_effect *effect, bool has_back_end, bool is_member,
+                           enum mu_rdzv_trace_kind *ret_kind)
+{
+    static const enum mu_rdzv_trace_kind failures[] = { [MU_PART_ON_JOIN] = MU_RDZV_TRACE_JOIN_FAILED,
+                                                        [MU_PART_ON_LEAVE] = MU_RDZV_TRACE_LEAVE_FAILED,
+                                                        [MU_PART_ON_TIME] = MU_RDZV_TRACE_BEAT_FAILED };
+    bool told = effect->type == MU_TALK_DO_TELL && has_back_end;
+
+    if (effect->type == MU_TALK_DO_ASK && effect->asked == MU_PART_ON_JOIN)
+        *ret_kind = MU_RDZV_TRACE_ATTEMPTS;
+    else if (told && effect->tell == MU_PART_TELL_JOINED)
+        *ret_kind = MU_RDZV_TRACE_JOINED;
+    else if (told && effect->tell == MU_PART_TELL_LEFT)
+        *ret_kind = MU_RDZV_TRACE_LEFT;
+    else if (told && effect->tell == MU_PART_TELL_CLOSED && effect->asked == MU_PART_ON_CLOSE)
+        *ret_kind = MU_RDZV_TRACE_CLOSED;
+    else if (told && effect->tell == MU_PART_TELL_FAILED && effect->asked != MU_PART_ON_CLOSE)
+        *ret_kind = failures[effect->asked];
+    else if (told && effect->tell == MU_PART_TELL_BACKEND_DOWN)
+        *ret_kind = is_member ? MU_RDZV_TRACE_BEAT_FAILED : MU_RDZV_TRACE_SYNC_FAILED;
+    else
+        return false;
+    return true;
+}
+
 /* ---- Words ---- */
 
 #define OF " of the rendezvous '%j'."

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "handler/handler.h"
+#include "handler/talk.h"
 #include "rdzv/rules.h"
 
 #define MU_RDZV_TRACE_NODES_MAX 16 /* named in a text; of the others it says how many there are */
@@ -76,6 +77,10 @@ struct mu_teller mu_teller_new(const char *run_id, const char *local_addr, int64
 struct mu_teller mu_teller_of(const char *run_id, const struct muster_node *node);
 
 enum mu_rdzv_trace_kind mu_rdzv_trace_of_action(enum mu_rdzv_action action); /* one that writes */
+/* The step that an effect of a conversation is; false: none. What a CLOSE was for is known to the one that asked for
+ * it, so its failure is none. */
+bool mu_rdzv_trace_of_talk(const struct mu_talk_effect *effect, bool has_back_end, bool is_member,
+                           enum mu_rdzv_trace_kind *ret_kind);
 /* The message. Returns `ret_text`. Pure. */
 const char *mu_rdzv_trace_text(const struct mu_teller *who, const struct mu_rdzv_trace *story,
                                char ret_text[static MU_RDZV_TRACE_TEXT_MAX]);

@@ -61,35 +61,16 @@ static void tell_joined(struct mu_shell *s, struct muster_rdzv_event *event)
     info.world_size = (int64_t)world.count;
     /* cppcheck-suppress autoVariables ; it is told before this returns */
     event->info = &info;
-    mu_shell_record(
-        s, (struct mu_rdzv_trace){
-               .kind = MU_RDZV_TRACE_JOINED, .round = info.round, .rank = info.rank, .world_size = info.world_size });
     say_with_nodes(s, event, NULL);
-}
-
-static int64_t left_ms(const struct mu_shell *s, uint64_t until_ms)
-{
-    uint64_t now_ms = uv_now(s->loop);
-
-    if (until_ms == UINT64_MAX)
-        return -1;
-    return until_ms > now_ms ? (int64_t)(until_ms - now_ms) : 0;
 }
 
 static void tell_progress(struct mu_shell *s, struct muster_rdzv_event *event, const struct mu_part_news *news)
 {
     struct mu_part_progress seen = s->ops->part->progress(s->part);
-    struct muster_rdzv_progress progress = {
-        .joined = seen.joined,
-        .waiting = seen.waiting,
-        .spares = seen.spares,
-        .min_nodes = s->nodes_min,
-        .max_nodes = s->nodes_max,
-        .spare = seen.spare,
-        .last_call_left_ms = left_ms(s, seen.last_call_until_ms),
-        .join_left_ms = left_ms(s, seen.deadline_ms),
-    };
+    struct muster_rdzv_progress progress = mu_talk_progress(&seen, uv_now(s->loop));
 
+    progress.min_nodes = s->nodes_min;
+    progress.max_nodes = s->nodes_max;
     event->round = seen.round;
     /* cppcheck-suppress autoVariables ; it is told before this returns */
     event->progress = &progress;
@@ -108,42 +89,18 @@ static void tell_waiting(struct mu_shell *s, struct muster_rdzv_event *event, co
     say_with_nodes(s, event, news);
 }
 
-/* What a close was for is known to the one that asked for it. */
-static void record_failure(const struct mu_shell *s, enum muster_rdzv_request request, const struct muster_error *error)
+/* If it is a step of the story. */
+static void record_effect(const struct mu_shell *s, const struct mu_talk_effect *effect,
+                          const struct muster_error *error)
 {
-    if (!mu_talk_has_back_end(&s->talk))
-        return;
-    if (request == MUSTER_RDZV_REQUEST_JOIN)
-        mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_JOIN_FAILED, .error = error });
-    else if (request == MUSTER_RDZV_REQUEST_LEAVE)
-        mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_LEAVE_FAILED, .error = error });
-    else if (request == MUSTER_RDZV_REQUEST_MEMBERSHIP)
-        mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BEAT_FAILED, .error = error });
-}
+    struct mu_part_world world = { .rank = -1 };
+    bool member = s->part != NULL && s->ops->part->world(s->part, &world);
+    struct mu_rdzv_trace story = {
+        .round = world.round, .rank = world.rank, .world_size = (int64_t)world.count, .error = error
+    };
 
-static void tell_failed(struct mu_shell *s, struct muster_rdzv_event *event, struct muster_error *error)
-{
-    error->code = mu_talk_told_code(&s->talk, error->code);
-    mu_handler_wrap(event, s->run_id, error);
-    record_failure(s, event->request, error);
-    mu_shell_say(s, event);
-}
-
-static void tell_down(struct mu_shell *s, struct muster_rdzv_event *event, struct muster_error *error,
-                      const struct mu_part_news *news)
-{
-    struct mu_part_world world;
-    bool member = s->ops->part->world(s->part, &world);
-
-    assert(news != NULL);
-    mu_handler_wrap(event, s->run_id, error);
-    event->count = news->host_lost ? 1 : 0;
-    event->away_ms = (int64_t)news->away_ms;
-    if (news->give_up_in_ms != UINT64_MAX) /* 0: without a limit, or not known */
-        event->give_up_in_ms = news->give_up_in_ms > 0 ? (int64_t)news->give_up_in_ms : 1;
-    mu_shell_record(s, (struct mu_rdzv_trace){ .kind = member ? MU_RDZV_TRACE_BEAT_FAILED : MU_RDZV_TRACE_SYNC_FAILED,
-                                               .error = error });
-    mu_shell_say(s, event);
+    if (mu_rdzv_trace_of_talk(effect, mu_talk_has_back_end(&s->talk), member, &story.kind))
+        mu_shell_record(s, story);
 }
 
 /* What machines tell, and what owners are told, are the same list. */
@@ -161,6 +118,13 @@ static void tell_owner(struct mu_shell *s, const struct mu_talk_effect *effect, 
                                        .count = effect->count,
                                        .error = effect->error != NULL ? &error : NULL };
 
+    if (effect->tell == MU_PART_TELL_FAILED || effect->tell == MU_PART_TELL_LOOKED)
+        event.request = mu_talk_request(effect->asked);
+    if (effect->tell == MU_PART_TELL_FAILED)
+        error.code = mu_talk_told_code(&s->talk, error.code);
+    if (event.error != NULL)
+        mu_handler_wrap(&event, s->run_id, &error);
+    record_effect(s, effect, event.error);
     switch (effect->tell) {
     case MU_PART_TELL_JOINED:
         tell_joined(s, &event);
@@ -174,23 +138,14 @@ static void tell_owner(struct mu_shell *s, const struct mu_talk_effect *effect, 
     case MU_PART_TELL_PROGRESS:
         tell_progress(s, &event, news);
         return;
-    case MU_PART_TELL_FAILED:
-        event.request = mu_talk_request(effect->asked);
-        tell_failed(s, &event, &error);
-        return;
     case MU_PART_TELL_BACKEND_DOWN:
-        tell_down(s, &event, &error, news);
-        return;
+        mu_talk_down(news, &event);
+        break;
     case MU_PART_TELL_LOOKED:
-        event.request = MUSTER_RDZV_REQUEST_LOOK;
         event.closed = news != NULL && news->closed;
-        if (event.error != NULL)
-            mu_handler_wrap(&event, s->run_id, &error);
         break;
+    case MU_PART_TELL_FAILED:
     case MU_PART_TELL_LEFT:
-        if (s->part != NULL)
-            mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_LEFT });
-        break;
     case MU_PART_TELL_REMOVED:
     case MU_PART_TELL_CLOSED:
     case MU_PART_TELL_BACKEND_UP:
@@ -207,8 +162,7 @@ static void perform(struct mu_shell *s, const struct mu_talk_effect *effect, con
 {
     switch (effect->type) {
     case MU_TALK_DO_ASK:
-        if (effect->asked == MU_PART_ON_JOIN)
-            mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_ATTEMPTS });
+        record_effect(s, effect, NULL);
         feed(s, effect->asked, NULL);
         break;
     case MU_TALK_DO_START_BOOT:
@@ -256,8 +210,6 @@ static void on_part_tells(void *ctx, const struct mu_part_news *news)
         return;
     if (news->tell == MU_PART_TELL_FOREIGN)
         mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", s->run_id, news->error->text);
-    if (news->tell == MU_PART_TELL_CLOSED && news->asked == MU_PART_ON_CLOSE)
-        mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_CLOSED });
     if (news->tell == MU_PART_TELL_WAITING)
         (void)snprintf(s->waiting_who, sizeof s->waiting_who, "%s", news->who != NULL ? news->who : "");
     if (s->ops->heard != NULL)

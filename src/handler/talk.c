@@ -208,7 +208,7 @@ static void on_booted(struct mu_talk *t, struct mu_talk_effects *out)
     if (waiting > 0)
         tell(t, MU_PART_TELL_WAITING, out)->count = waiting;
     if (closed)
-        (void)tell(t, MU_PART_TELL_CLOSED, out);
+        tell(t, MU_PART_TELL_CLOSED, out)->asked = MU_PART_ON_TIME;
 }
 
 /* ---- What the machine tells ---- */
@@ -300,7 +300,7 @@ static void on_told(struct mu_talk *t, const struct mu_part_news *news, uint64_t
         if (t->state == MU_TALK_BOOTING && news->asked != MU_PART_ON_CLOSE)
             t->closed = true;
         else
-            (void)tell(t, MU_PART_TELL_CLOSED, out);
+            tell(t, MU_PART_TELL_CLOSED, out)->asked = news->asked;
         break;
     case MU_PART_TELL_LEFT:
         on_left(t, news, out);
@@ -314,6 +314,9 @@ static void on_told(struct mu_talk *t, const struct mu_part_news *news, uint64_t
         out->items[out->count - 1].round = t->round;
         break;
     case MU_PART_TELL_LOOKED:
+        pass_on(t, news, out);
+        out->items[out->count - 1].asked = MU_PART_ON_LOOK;
+        break;
     case MU_PART_TELL_PROGRESS:
         pass_on(t, news, out);
         break;
@@ -483,4 +486,29 @@ enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked)
 int mu_talk_told_code(const struct mu_talk *t, int code)
 {
     return mu_talk_has_back_end(t) && !muster_error_is_rdzv(code) ? MUSTER_ERDZV_CONNECTION : code;
+}
+
+static int64_t left_ms(uint64_t until_ms, uint64_t now_ms)
+{
+    if (until_ms == UINT64_MAX)
+        return -1;
+    return until_ms > now_ms ? (int64_t)(until_ms - now_ms) : 0;
+}
+
+struct muster_rdzv_progress mu_talk_progress(const struct mu_part_progress *seen, uint64_t now_ms)
+{
+    return (struct muster_rdzv_progress){ .joined = seen->joined,
+                                          .waiting = seen->waiting,
+                                          .spares = seen->spares,
+                                          .spare = seen->spare,
+                                          .last_call_left_ms = left_ms(seen->last_call_until_ms, now_ms),
+                                          .join_left_ms = left_ms(seen->deadline_ms, now_ms) };
+}
+
+void mu_talk_down(const struct mu_part_news *news, struct muster_rdzv_event *event)
+{
+    event->count = news->host_lost ? 1 : 0;
+    event->away_ms = (int64_t)news->away_ms;
+    if (news->give_up_in_ms != UINT64_MAX) /* 0: without a limit, or not known */
+        event->give_up_in_ms = news->give_up_in_ms > 0 ? (int64_t)news->give_up_in_ms : 1;
 }

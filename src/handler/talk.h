@@ -95,7 +95,7 @@ enum mu_talk_effect_type {
 struct mu_talk_effect { /* borrows from the machine and from the event, until the next step */
     enum mu_talk_effect_type type;
     enum mu_part_tell tell;
-    enum mu_part_event_type asked; /* TELL: what has FAILED; TIME: the membership of the round */
+    enum mu_part_event_type asked; /* TELL: what has FAILED (TIME: the membership of the round), or is now CLOSED */
     int64_t round, count;
     const struct muster_error *error; /* FAILED, BACKEND_DOWN, and LOOKED if it was not possible */
 };
@@ -140,5 +140,8 @@ const char *mu_talk_state_text(enum mu_talk_state value);
 int mu_talk_told_code(const struct mu_talk *t, int code);
 /* What was asked, in the words of the owner. */
 enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked);
+/* What an owner that waits is told, but for the limits of nodes. */
+struct muster_rdzv_progress mu_talk_progress(const struct mu_part_progress *seen, uint64_t now_ms);
+void mu_talk_down(const struct mu_part_news *news, struct muster_rdzv_event *event); /* BACKEND_DOWN */
 
 #endif

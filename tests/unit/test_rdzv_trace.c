@@ -206,6 +206,44 @@ static void each_action_that_writes_has_a_step_of_its_own(void **state)
     }
 }
 
+static void what_a_conversation_comes_to_is_a_step_or_none(void **state)
+{
+    enum { NONE = -1 };
+    static const struct {
+        struct mu_talk_effect effect;
+        bool has_back_end, is_member;
+        int expected;
+    } table[] = {
+#define TELL(what, by) { .type = MU_TALK_DO_TELL, .tell = MU_PART_TELL_##what, .asked = MU_PART_ON_##by }
+        { { .type = MU_TALK_DO_ASK, .asked = MU_PART_ON_JOIN }, true, false, MU_RDZV_TRACE_ATTEMPTS },
+        { { .type = MU_TALK_DO_ASK, .asked = MU_PART_ON_LEAVE }, true, true, NONE },
+        { { .type = MU_TALK_DO_START_BOOT }, true, true, NONE },
+        { TELL(JOINED, TIME), true, true, MU_RDZV_TRACE_JOINED },
+        { TELL(LEFT, TIME), true, false, MU_RDZV_TRACE_LEFT },
+        { TELL(LEFT, TIME), false, false, NONE }, /* it was in no round */
+        { TELL(CLOSED, CLOSE), true, true, MU_RDZV_TRACE_CLOSED },
+        { TELL(CLOSED, TIME), true, true, NONE }, /* by another node */
+        { TELL(FAILED, JOIN), true, false, MU_RDZV_TRACE_JOIN_FAILED },
+        { TELL(FAILED, JOIN), false, false, NONE }, /* told as the failure of the back end */
+        { TELL(FAILED, LEAVE), true, true, MU_RDZV_TRACE_LEAVE_FAILED },
+        { TELL(FAILED, TIME), true, true, MU_RDZV_TRACE_BEAT_FAILED },
+        { TELL(FAILED, CLOSE), true, true, NONE },
+        { TELL(BACKEND_DOWN, TIME), true, true, MU_RDZV_TRACE_BEAT_FAILED },
+        { TELL(BACKEND_DOWN, TIME), true, false, MU_RDZV_TRACE_SYNC_FAILED },
+        { TELL(WAITING, TIME), true, true, NONE },
+        { TELL(LOOKED, TIME), true, true, NONE },
+#undef TELL
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(table); i++) {
+        enum mu_rdzv_trace_kind kind = MU_RDZV_TRACE_HOSTS;
+        bool is_step = mu_rdzv_trace_of_talk(&table[i].effect, table[i].has_back_end, table[i].is_member, &kind);
+
+        assert_int_equal(is_step ? (int)kind : NONE, table[i].expected);
+    }
+}
+
 static void of_a_thousand_dead_nodes_a_few_are_named(void **state)
 {
     static struct mu_node nodes[1000];
@@ -345,6 +383,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         QUIETLY(every_step_has_pytorchs_words),
         QUIETLY(each_action_that_writes_has_a_step_of_its_own),
+        QUIETLY(what_a_conversation_comes_to_is_a_step_or_none),
         QUIETLY(of_a_thousand_dead_nodes_a_few_are_named),
         QUIETLY(without_listeners_no_text_is_put_together),
         QUIETLY(errors_have_the_kinds_of_a_rendezvous),

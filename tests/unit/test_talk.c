@@ -591,6 +591,44 @@ static void failures_are_of_the_rendezvous_and_why_there_is_no_back_end_is_its_o
     assert_int_equal(mu_talk_told_code(&t, MUSTER_ENOTSUP), MUSTER_ENOTSUP);
 }
 
+static void what_an_owner_that_waits_is_told(void **state)
+{
+    const struct mu_part_progress seen = {
+        .joined = 2, .waiting = 1, .spares = 3, .spare = true, .last_call_until_ms = 900, .deadline_ms = 1500
+    };
+    struct muster_rdzv_progress told = mu_talk_progress(&seen, 1000);
+
+    (void)state;
+    assert_true(told.joined == 2 && told.waiting == 1 && told.spares == 3 && told.spare);
+    assert_int_equal(told.last_call_left_ms, 0); /* it is over */
+    assert_int_equal(told.join_left_ms, 500);
+    told = mu_talk_progress(&(struct mu_part_progress){ .last_call_until_ms = UINT64_MAX, .deadline_ms = UINT64_MAX },
+                            1000);
+    assert_true(told.last_call_left_ms == -1 && told.join_left_ms == -1); /* there is none */
+}
+
+static void what_an_owner_is_told_of_a_back_end_that_is_away(void **state)
+{
+    static const struct {
+        uint64_t give_up_in_ms;
+        bool host_lost;
+        int64_t told, count;
+    } rows[] = { { 5000, false, 5000, 0 }, { 0, true, 1, 1 }, { UINT64_MAX, false, 0, 0 } };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_rdzv_event event = { .size = sizeof event };
+
+        mu_talk_down(&(struct mu_part_news){ .away_ms = 7,
+                                             .give_up_in_ms = rows[i].give_up_in_ms,
+                                             .host_lost = rows[i].host_lost },
+                     &event);
+        assert_int_equal(event.away_ms, 7);
+        assert_int_equal(event.give_up_in_ms, rows[i].told);
+        assert_int_equal(event.count, rows[i].count);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -613,6 +651,8 @@ int main(void)
         TEST(a_membership_that_fails_while_a_failed_join_leaves_is_not_told),
         TEST(who_closes_while_a_round_boots_is_answered),
         TEST(failures_are_of_the_rendezvous_and_why_there_is_no_back_end_is_its_own),
+        TEST(what_an_owner_that_waits_is_told),
+        TEST(what_an_owner_is_told_of_a_back_end_that_is_away),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
