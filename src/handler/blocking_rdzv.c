@@ -1,11 +1,13 @@
 /* What a blocking rendezvous remembers, asks and answers. See blocking_rdzv.h. */
 #include "handler/blocking_rdzv.h"
 
+#include "handler/host.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stddef.h>
 
-enum { C10D_PORT = 29400, READ_TIMEOUT_S = 60 };
+enum { READ_TIMEOUT_S = 60 };
 #define READ_TIMEOUT_S_MAX INT64_C(1000000000)
 
 /* What is particular about the back ends of this library. */
@@ -199,7 +201,7 @@ static int find_c10d_store(const struct muster_rdzv_params *params, struct mu_bl
 {
     const char *endpoint = muster_rdzv_params_endpoint(params);
     uint64_t timeout_s = 0;
-    int port = 0, rc = mu_rdzv_endpoint_parse(endpoint, C10D_PORT, store->host, &port, reterr);
+    int port = 0, rc = mu_rdzv_endpoint_parse(endpoint, MU_HOST_PORT_DEFAULT, store->host, &port, reterr);
 
     if (rc == 0)
         rc = mu_rdzv_seconds_from_params(params, "read_timeout", READ_TIMEOUT_S, 1, READ_TIMEOUT_S_MAX, &timeout_s,

@@ -17,17 +17,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { PORT_DEFAULT = 29400 };
-
-static const char loopback[] = "127.0.0.1"; /* hosts listen there, whatever else they do */
-
 struct c10d {
     struct mu_dynamic dynamic;
-    /* By the parameters. */
     char host[MU_HOST_MAX], endpoint[MU_HOST_MAX + 8];
-    uint16_t port;
-    enum mu_host_rule rule;
-    /* Starting up. */
     struct mu_host machine;
     uv_getaddrinfo_t resolver;
     bool resolving;
@@ -87,20 +79,15 @@ static bool accepted_on(struct mu_dynamic *d, char *text, size_t room)
     return c->server != NULL && mu_server_accepted_on(c->server, &addr) && mu_addr_host(&addr, text, room);
 }
 
-static const char *host_of(const struct c10d *c, enum mu_host_place place)
-{
-    return place == MU_HOST_ENDPOINT ? c->host : loopback;
-}
-
 static uint16_t port_of(const struct c10d *c)
 {
-    return c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->port;
+    return c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->machine.config.port;
 }
 
 static void run(struct c10d *c)
 {
     const struct mu_dynamic_place place = {
-        .store_addr = c->machine.place == MU_HOST_LOOPBACK ? loopback : c->host,
+        .store_addr = mu_host_workers_name(&c->machine),
         .store_port = port_of(c),
         .hosted_by = c->hosted_by,
         .accepted_on = c->server != NULL ? accepted_on : NULL,
@@ -120,15 +107,15 @@ static void on_ready(struct mu_kv *kv, const struct muster_error *error, void *c
                                     .error = error });
 }
 
-static void connect_to(struct c10d *c, enum mu_host_place place, uint64_t wait_ms)
+static void connect_to(struct c10d *c, uint64_t wait_ms)
 {
     const struct mu_kv_c10d_config config = {
-        .host = host_of(c, place),
+        .host = mu_host_dial_name(&c->machine),
         .port = port_of(c),
         .run_id = c->dynamic.config.run_id,
         .read_timeout_ms = wait_ms,
         .seed = c->dynamic.seed++,
-        .host_node = place == MU_HOST_OWN ? c->hosted_by : NULL,
+        .host_node = mu_host_hosts(&c->machine) ? c->hosted_by : NULL,
         .on_ready = on_ready,
         .ctx = c,
     };
@@ -207,9 +194,10 @@ static void listen_for_nodes(struct c10d *c)
     const struct mu_bind *bind = &shell_of(c)->boot.machine.bind;
     struct mu_bind_networks networks;
     struct mu_bind_plan plan;
-    struct muster_store_server_config config = {
-        .size = sizeof config, .port = c->port, .allow = mu_bind_networks(bind, &networks), .allow_own = true
-    };
+    struct muster_store_server_config config = { .size = sizeof config,
+                                                 .port = c->machine.config.port,
+                                                 .allow = mu_bind_networks(bind, &networks),
+                                                 .allow_own = true };
     struct muster_error error;
 
     mu_bind_ask_known(bind, c->host, c->addrs, c->addrs_count, c->dynamic.config.local_addr, &plan);
@@ -286,7 +274,7 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
         listen_for_nodes(c);
         break;
     case MU_HOST_DO_CONNECT:
-        connect_to(c, effect->place, effect->wait_ms);
+        connect_to(c, effect->wait_ms);
         break;
     case MU_HOST_DO_ASK:
         ask_who_hosts(c, effect->wait_ms);
@@ -335,7 +323,7 @@ static void find(struct mu_dynamic *d)
 {
     struct c10d *c = (struct c10d *)d;
 
-    c->addrs_count = (unsigned)mu_dial_known(c->host, c->port, c->addrs);
+    c->addrs_count = (unsigned)mu_dial_known(c->host, c->machine.config.port, c->addrs);
     feed(c, (struct mu_host_event){ .type = MU_HOST_ON_START, .addresses = addresses_of(c) });
 }
 
@@ -361,7 +349,7 @@ static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, 
 
     if (c->dynamic.rdzv == NULL)
         return false;
-    (void)snprintf(ret_host, room, "%s", host_of(c, c->machine.place));
+    (void)snprintf(ret_host, room, "%s", mu_host_dial_name(&c->machine));
     *ret_port = port_of(c);
     return true;
 }
@@ -425,72 +413,19 @@ static const struct mu_handler_ops agent_ops = { .shared_kv = shared_kv };
 
 /* ---- Parameters ---- */
 
-static int check_store_type(const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    char type[MU_RDZV_WORD_MAX];
-    int rc = mu_rdzv_word_from_params(params, "store_type", "tcp", type, reterr);
-
-    if (rc < 0 || strcmp(type, "tcp") == 0)
-        return rc;
-    if (strcmp(type, "file") == 0)
-        return mu_fail(reterr, MUSTER_ENOTSUP, "option 'store_type': 'file' is not supported yet; 'tcp' is");
-    return mu_fail(reterr, MUSTER_EINVAL, "option 'store_type': '%.40s' is neither tcp nor file", type);
-}
-
-static int read_hosting(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    struct muster_value value;
-    bool is_host = false;
-    int rc = muster_rdzv_params_get_as_bool(params, "is_host", false, &is_host, reterr);
-
-    if (rc < 0)
-        return rc;
-    if (!muster_rdzv_params_get(params, "is_host", &value))
-        c->rule = MU_HOST_IF_OURS;
-    else
-        c->rule = is_host ? MU_HOST_ALWAYS : MU_HOST_NEVER;
-    if (c->rule == MU_HOST_NEVER && c->port == 0)
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "port 0 is for the node that hosts the store, and is_host says it is not");
-    return 0;
-}
-
-static int read_endpoint(struct c10d *c, const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    char name[MU_RDZV_HOST_MAX];
-    int port, rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), PORT_DEFAULT, name, &port, reterr);
-
-    if (rc < 0)
-        return rc;
-    if (strlen(name) >= sizeof c->host)
-        return mu_fail(reterr, MUSTER_ELIMIT, "endpoint: a host name of %zu bytes is too long", strlen(name));
-    memcpy(c->host, name, strlen(name) + 1);
-    c->port = (uint16_t)port;
-    return 0;
-}
-
 static int read_params(struct mu_dynamic *d, const struct muster_rdzv_params *params, struct mu_dynamic_config *config,
                        struct muster_error *reterr)
 {
     struct c10d *c = (struct c10d *)d;
-    bool many = config->settings.nodes_max > 1;
-    int rc = check_store_type(params, reterr);
+    struct mu_host_config host = { .name = c->host };
+    int rc = mu_host_from_params(params, config, c->host, &host, reterr);
 
-    if (rc == 0)
-        rc = read_endpoint(c, params, reterr);
-    if (rc == 0)
-        rc = read_hosting(c, params, reterr);
     if (rc < 0)
         return rc;
-    (void)snprintf(c->endpoint, sizeof c->endpoint, "%s:%u", c->host, (unsigned)c->port);
+    (void)snprintf(c->endpoint, sizeof c->endpoint, "%s:%u", c->host, (unsigned)host.port);
     config->endpoint = c->endpoint;
     config->store_host = c->host;
-    mu_host_init(&c->machine, &(struct mu_host_config){ .name = c->host,
-                                                        .port = c->port,
-                                                        .rule = c->rule,
-                                                        .patience_ms = mu_dynamic_find_ms(config),
-                                                        .warn_loopback = many && config->bind.hosts == NULL &&
-                                                                         mu_bind_is_universal(c->host) });
+    mu_host_init(&c->machine, &host);
     return 0;
 }
 

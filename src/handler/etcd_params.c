@@ -263,21 +263,31 @@ static int read_seconds(const struct muster_rdzv_params *params, const char *key
     return rc;
 }
 
+static int check_protocol(const char *protocol, struct muster_error *reterr)
+{
+    if (strcmp(protocol, "http") == 0 || strcmp(protocol, "https") == 0)
+        return 0;
+    return mu_fail(reterr, MUSTER_EINVAL, "option 'protocol': '%.40s' is neither http nor https", protocol);
+}
+
+static const char *endpoints_of(const struct muster_rdzv_params *params)
+{
+    const char *endpoints = muster_rdzv_params_endpoint(params);
+
+    return endpoints[strspn(endpoints, " \t\r\n")] == '\0' ? "localhost" : endpoints;
+}
+
 static int read_access(const struct muster_rdzv_params *params, struct mu_http_config *http,
                        struct muster_error *reterr)
 {
-    *http = (struct mu_http_config){ .endpoints = muster_rdzv_params_endpoint(params),
+    *http = (struct mu_http_config){ .endpoints = endpoints_of(params),
                                      .protocol = text_of(params, "protocol"),
                                      .ca_file = text_of(params, "cacert"),
                                      .cert_file = text_of(params, "cert"),
                                      .key_file = text_of(params, "key") };
-    if (http->protocol != NULL && strcmp(http->protocol, "http") != 0 && strcmp(http->protocol, "https") != 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "option 'protocol': '%.40s' is neither http nor https", http->protocol);
     if (http->cert_file == NULL)
         http->key_file = NULL; /* as PyTorch does: a key counts only with its certificate */
-    if (http->endpoints[strspn(http->endpoints, " \t\r\n")] == '\0')
-        http->endpoints = "localhost";
-    return 0;
+    return http->protocol != NULL ? check_protocol(http->protocol, reterr) : 0;
 }
 
 int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
@@ -313,4 +323,36 @@ int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_
     place.old_dialect = dialect.habits == MU_HABITS_1_13;
     *ret_place = place;
     return 0;
+}
+
+/* ---- etcd-v2 ---- */
+
+int mu_etcd_v2_params_read(const struct muster_rdzv_params *params, struct mu_http_config *ret_http,
+                           char protocol[static MU_RDZV_WORD_MAX], struct muster_error *reterr)
+{
+    struct mu_http_config http = { .endpoints = endpoints_of(params), .protocol = protocol };
+    const struct {
+        const char *name, **text;
+    } files[] = { { "ca_cert", &http.ca_file }, { "ssl_cert", &http.cert_file }, { "ssl_cert_key", &http.key_file } };
+    struct mu_endpoints endpoints;
+    struct muster_value value;
+    int rc = mu_rdzv_word_from_params(params, "protocol", "http", protocol, reterr);
+
+    if (rc == 0)
+        rc = check_protocol(protocol, reterr);
+    if (rc == 0) /* to say it now, and not when it is used */
+        rc = mu_endpoints_parse(http.endpoints, protocol, MU_HTTP_ETCD_PORT, &endpoints, reterr);
+    for (size_t i = 0; rc == 0 && i < sizeof files / sizeof files[0]; i++) {
+        if (!muster_rdzv_params_get(params, files[i].name, &value))
+            continue;
+        if (value.kind != MUSTER_VALUE_TEXT)
+            rc = mu_fail(reterr, MUSTER_EINVAL, "option '%s' is not text", files[i].name);
+        else if (value.text[0] != '\0')
+            *files[i].text = value.text;
+    }
+    if (rc == 0 && http.key_file != NULL && http.cert_file == NULL)
+        rc = mu_fail(reterr, MUSTER_EINVAL, "option 'ssl_cert_key' needs 'ssl_cert'");
+    if (rc == 0)
+        *ret_http = http;
+    return rc;
 }

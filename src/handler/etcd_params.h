@@ -31,6 +31,10 @@ int mu_etcd_params_run_id(const char *endpoint, char **ret_run_id, struct muster
 int mu_etcd_params_add(struct muster_rdzv_params *params, const struct muster_etcd_config *etcd, const char *prefix,
                        int64_t timeout_ms, int64_t last_call_timeout_ms, struct muster_error *reterr);
 
+/* What etcd-v2 is told: *ret_http, whose texts are the parameters' and `protocol`. */
+int mu_etcd_v2_params_read(const struct muster_rdzv_params *params, struct mu_http_config *ret_http,
+                           char protocol[static MU_RDZV_WORD_MAX], struct muster_error *reterr);
+
 int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
                         struct muster_error *reterr);
 

@@ -7,7 +7,7 @@
 #include "kv/kv_etcd_v2_uv.h"
 
 #include "handler/dynamic_uv.h"
-#include "kv/endpoints.h"
+#include "handler/etcd_params.h"
 #include "kv/etcd_store_uv.h"
 
 #include <assert.h>
@@ -73,64 +73,18 @@ static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
 
 /* ---- Parameters ---- */
 
-/* NULL if there is no such option, or an empty one. */
-static int read_text(struct etcd_v2 *e, const struct muster_rdzv_params *params, const char *name,
-                     const char **ret_text, struct muster_error *reterr)
-{
-    struct muster_value value;
-    bool full = false;
-
-    if (!muster_rdzv_params_get(params, name, &value))
-        return 0;
-    if (value.kind != MUSTER_VALUE_TEXT)
-        return mu_fail(reterr, MUSTER_EINVAL, "option '%s' is not text", name);
-    *ret_text = mu_arena_text(&e->dynamic.texts, value.text[0] == '\0' ? NULL : value.text, &full);
-    return full ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous") : 0;
-}
-
-static int read_protocol(struct etcd_v2 *e, const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    int rc = mu_rdzv_word_from_params(params, "protocol", "http", e->protocol, reterr);
-
-    e->http.protocol = e->protocol;
-    if (rc == 0 && strcmp(e->protocol, "http") != 0 && strcmp(e->protocol, "https") != 0)
-        rc = mu_fail(reterr, MUSTER_EINVAL, "option 'protocol': '%s' is neither http nor https", e->protocol);
-    return rc;
-}
-
-static int read_endpoints(struct etcd_v2 *e, const struct muster_rdzv_params *params, struct muster_error *reterr)
-{
-    const char *endpoint = muster_rdzv_params_endpoint(params);
-    struct mu_endpoints endpoints;
-    bool full = false;
-
-    if (endpoint[strspn(endpoint, " \t")] == '\0')
-        endpoint = "localhost";
-    e->http.endpoints = mu_arena_text(&e->dynamic.texts, endpoint, &full);
-    if (full)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
-    /* To say it now, and not when it is used. */
-    return mu_endpoints_parse(e->http.endpoints, e->protocol, MU_HTTP_ETCD_PORT, &endpoints, reterr);
-}
-
 static int read_params(struct mu_dynamic *d, const struct muster_rdzv_params *params, struct mu_dynamic_config *config,
                        struct muster_error *reterr)
 {
     struct etcd_v2 *e = (struct etcd_v2 *)d;
-    int rc = read_protocol(e, params, reterr);
+    const char **texts[] = { &e->http.endpoints, &e->http.ca_file, &e->http.cert_file, &e->http.key_file };
+    int rc = mu_etcd_v2_params_read(params, &e->http, e->protocol, reterr);
+    bool full = false;
 
     (void)config;
-    if (rc == 0)
-        rc = read_endpoints(e, params, reterr);
-    if (rc == 0)
-        rc = read_text(e, params, "ca_cert", &e->http.ca_file, reterr);
-    if (rc == 0)
-        rc = read_text(e, params, "ssl_cert", &e->http.cert_file, reterr);
-    if (rc == 0)
-        rc = read_text(e, params, "ssl_cert_key", &e->http.key_file, reterr);
-    if (rc == 0 && e->http.key_file != NULL && e->http.cert_file == NULL)
-        rc = mu_fail(reterr, MUSTER_EINVAL, "option 'ssl_cert_key' needs 'ssl_cert'");
-    return rc;
+    for (size_t i = 0; rc == 0 && i < sizeof texts / sizeof texts[0]; i++)
+        *texts[i] = mu_arena_text(&d->texts, *texts[i], &full);
+    return full ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous") : rc;
 }
 
 static const struct mu_finder_ops finder = {
@@ -148,7 +102,8 @@ int mu_etcd_v2_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
 int mu_rdzv_etcd_v2_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                            struct muster_error *reterr)
 {
-    struct etcd_v2 e = { .protocol = "" }; /* for its parameters alone */
+    char protocol[MU_RDZV_WORD_MAX];
+    struct mu_http_config http = { .endpoints = NULL };
     struct mu_dynamic_config dynamic;
     struct muster_etcd_config config = { .size = sizeof config };
     struct muster_store *store = NULL;
@@ -156,15 +111,14 @@ int mu_rdzv_etcd_v2_create(void *ctx, const struct muster_rdzv_params *params, s
 
     (void)ctx;
     if (rc == 0)
-        rc = read_params(&e.dynamic, params, &dynamic, reterr);
-    config.endpoints = e.http.endpoints;
-    config.protocol = e.http.protocol;
-    config.cacert = e.http.ca_file;
-    config.cert = e.http.cert_file;
-    config.key = e.http.key_file;
+        rc = mu_etcd_v2_params_read(params, &http, protocol, reterr);
+    config.endpoints = http.endpoints;
+    config.protocol = http.protocol;
+    config.cacert = http.ca_file;
+    config.cert = http.cert_file;
+    config.key = http.key_file;
     if (rc == 0)
         rc = muster_store_etcd_new(&config, MU_KV_ETCD_V2_STORE, 0, &store, reterr);
-    mu_arena_done(&e.dynamic.texts);
     if (rc < 0)
         return mu_wrap(reterr, rc, "rendezvous etcd-v2");
     return mu_rdzv_blocking_new_with(muster_rdzv_params_backend(params), mu_etcd_v2_start, params, store, ret_rdzv,

@@ -2,13 +2,79 @@
 #include "handler/host.h"
 
 #include "base/texts.h"
+#include "handler/dynamic.h"
 
 #include <assert.h>
 #include <inttypes.h>
 
 #define NEVER UINT64_MAX
 
+static const char loopback[] = "127.0.0.1"; /* hosts listen there, whatever else they do */
+
 MU_DEFINE_TEXTS(mu_host_state_text, enum mu_host_state, MU_HOST_STATES)
+
+/* ---- Parameters ---- */
+
+static int check_store_type(const struct muster_rdzv_params *params, struct muster_error *reterr)
+{
+    char type[MU_RDZV_WORD_MAX];
+    int rc = mu_rdzv_word_from_params(params, "store_type", "tcp", type, reterr);
+
+    if (rc < 0 || strcmp(type, "tcp") == 0)
+        return rc;
+    if (strcmp(type, "file") == 0)
+        return mu_fail(reterr, MUSTER_ENOTSUP, "option 'store_type': 'file' is not supported yet; 'tcp' is");
+    return mu_fail(reterr, MUSTER_EINVAL, "option 'store_type': '%.40s' is neither tcp nor file", type);
+}
+
+static int read_endpoint(const struct muster_rdzv_params *params, char host[static MU_HOST_MAX],
+                         struct mu_host_config *config, struct muster_error *reterr)
+{
+    char name[MU_RDZV_HOST_MAX];
+    int port,
+        rc = mu_rdzv_endpoint_parse(muster_rdzv_params_endpoint(params), MU_HOST_PORT_DEFAULT, name, &port, reterr);
+
+    if (rc < 0)
+        return rc;
+    if (strlen(name) >= MU_HOST_MAX)
+        return mu_fail(reterr, MUSTER_ELIMIT, "endpoint: a host name of %zu bytes is too long", strlen(name));
+    memcpy(host, name, strlen(name) + 1);
+    config->port = (uint16_t)port;
+    return 0;
+}
+
+static int read_rule(const struct muster_rdzv_params *params, struct mu_host_config *config,
+                     struct muster_error *reterr)
+{
+    struct muster_value value;
+    bool is_host = false;
+    int rc = muster_rdzv_params_get_as_bool(params, "is_host", false, &is_host, reterr);
+
+    if (rc < 0)
+        return rc;
+    config->rule = !muster_rdzv_params_get(params, "is_host", &value) ? MU_HOST_IF_OURS
+                   : is_host                                          ? MU_HOST_ALWAYS
+                                                                      : MU_HOST_NEVER;
+    if (config->rule == MU_HOST_NEVER && config->port == 0)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "port 0 is for the node that hosts the store, and is_host says it is not");
+    return 0;
+}
+
+int mu_host_from_params(const struct muster_rdzv_params *params, const struct mu_dynamic_config *dynamic,
+                        char host[static MU_HOST_MAX], struct mu_host_config *ret_config, struct muster_error *reterr)
+{
+    int rc = check_store_type(params, reterr);
+
+    if (rc == 0)
+        rc = read_endpoint(params, host, ret_config, reterr);
+    if (rc == 0)
+        rc = read_rule(params, ret_config, reterr);
+    ret_config->patience_ms = mu_dynamic_find_ms(dynamic);
+    ret_config->warn_loopback =
+        rc == 0 && dynamic->settings.nodes_max > 1 && dynamic->bind.hosts == NULL && mu_bind_is_universal(host);
+    return rc;
+}
 
 /* ---- States and effects ---- */
 
@@ -316,6 +382,16 @@ void mu_host_step(struct mu_host *h, const struct mu_host_event *event, struct m
 uint64_t mu_host_deadline_ms(const struct mu_host *h)
 {
     return h->state == MU_HOST_PAUSING ? h->wake_ms : NEVER;
+}
+
+const char *mu_host_dial_name(const struct mu_host *h)
+{
+    return h->place == MU_HOST_ENDPOINT ? h->config.name : loopback;
+}
+
+const char *mu_host_workers_name(const struct mu_host *h)
+{
+    return h->place == MU_HOST_LOOPBACK ? loopback : h->config.name;
 }
 
 enum mu_host_linger mu_host_linger(enum mu_host_company rendezvous, enum mu_host_company workers)

@@ -28,10 +28,10 @@
 #ifndef MU_HANDLER_HOST_H
 #define MU_HANDLER_HOST_H
 
-#include "base/error.h"
+#include "handler/handler.h"
+#include "store/net.h"
 
-#include <stdint.h>
-
+#define MU_HOST_PORT_DEFAULT 29400
 #define MU_HOST_PAUSE_MS 500         /* before a name is looked up, or a lost store or a taken port is tried again */
 #define MU_HOST_LISTEN_AGAIN_MS 3000 /* a taken port of this machine is dialled, then bound again */
 
@@ -139,10 +139,19 @@ struct mu_host { /* by mu_host_init(); there is nothing to be freed */
     bool told_loopback, told_taken, told_guest; /* once in a life */
 };
 
+/* By the parameters of a c10d rendezvous: all of *ret_config but the name, which is put into `host`. `dynamic`: what
+ * every dynamic rendezvous reads. */
+int mu_host_from_params(const struct muster_rdzv_params *params, const struct mu_dynamic_config *dynamic,
+                        char host[static MU_HOST_MAX], struct mu_host_config *ret_config, struct muster_error *reterr);
+
 void mu_host_init(struct mu_host *h, const struct mu_host_config *config);
 /* The same state and event give the same effects. `out` is overwritten. An answer that is not waited for is dropped. */
 void mu_host_step(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out);
 uint64_t mu_host_deadline_ms(const struct mu_host *h); /* when TIME is to be told; UINT64_MAX: never */
+
+/* Where this node connects to the store, and where its workers do. */
+const char *mu_host_dial_name(const struct mu_host *h);
+const char *mu_host_workers_name(const struct mu_host *h);
 
 /* Who is connected to a store that this node may host. */
 enum mu_host_company {

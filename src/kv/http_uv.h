@@ -17,7 +17,6 @@
 
 #include <uv.h>
 
-#define MU_HTTP_ETCD_PORT 2379       /* of endpoints that name none */
 #define MU_HTTP_CONNECT_MS 2000      /* for a connection, TLS included, before the next server is tried */
 #define MU_HTTP_ATTEMPT_MS 5000      /* for one server's answer to a repeatable request, before the next is tried */
 #define MU_HTTP_PAUSE_FIRST_MS 50    /* between rounds of all servers: doubled each time, */

@@ -2,6 +2,8 @@
 #include "handler/etcd_params.h"
 #include "pure.h"
 
+#include <stdio.h>
+
 static struct muster_rdzv_params *params_of(const char *endpoint, const char *run_id, const char *options)
 {
     struct muster_rdzv_params *params = NULL;
@@ -86,6 +88,38 @@ static void bad_options_are_named(void **state)
 
         assert_int_equal(mu_etcd_params_read(params, &place, &error), MUSTER_EINVAL);
         assert_non_null(strstr(error.text, rows[i][1]));
+        muster_rdzv_params_free(params);
+    }
+}
+
+static void etcd_v2_has_options_of_its_own(void **state)
+{
+    static const struct {
+        const char *endpoint, *options;
+        int rc;
+        const char *expected; /* protocol, endpoints and files; or what the error names */
+    } rows[] = {
+        { "", "", 0, "http localhost - - -" },
+        { " \t", "protocol= HTTPS ", 0, "https localhost - - -" },
+        { "a:1,b", "ca_cert=/ca,ssl_cert=/c,ssl_cert_key=/k", 0, "http a:1,b /ca /c /k" },
+        { "a", "ssl_cert=/c", 0, "http a - /c -" },
+        { "a", "ssl_cert_key=/k", MUSTER_EINVAL, "'ssl_cert_key' needs 'ssl_cert'" },
+        { "a", "protocol=ftp", MUSTER_EINVAL, "'ftp' is neither http nor https" },
+        { "a:b:c", "", MUSTER_EINVAL, "a:b:c" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_rdzv_params *params = params_of(rows[i].endpoint, "job", rows[i].options);
+        char protocol[MU_RDZV_WORD_MAX], text[256];
+        struct mu_http_config http = { .endpoints = NULL };
+        struct muster_error error;
+
+        assert_int_equal(mu_etcd_v2_params_read(params, &http, protocol, &error), rows[i].rc);
+        (void)snprintf(text, sizeof text, "%s %s %s %s %s", http.protocol, http.endpoints,
+                       http.ca_file != NULL ? http.ca_file : "-", http.cert_file != NULL ? http.cert_file : "-",
+                       http.key_file != NULL ? http.key_file : "-");
+        assert_non_null(strstr(rows[i].rc < 0 ? error.text : text, rows[i].expected));
         muster_rdzv_params_free(params);
     }
 }
@@ -248,6 +282,7 @@ int main(void)
         cmocka_unit_test(options_are_taken),
         cmocka_unit_test(a_key_counts_only_with_its_certificate),
         cmocka_unit_test(bad_options_are_named),
+        cmocka_unit_test(etcd_v2_has_options_of_its_own),
         cmocka_unit_test(a_run_id_is_needed),
         cmocka_unit_test(a_url_says_it_all),
         cmocka_unit_test(a_bad_url_is_an_error_that_says_why),

@@ -424,6 +424,74 @@ static void who_stays_goes_when_nobody_is_connected_to_either_store(void **state
                              then[rendezvous][workers]);
 }
 
+static void the_parameters_say_who_hosts_and_where(void **state)
+{
+    static const struct {
+        const char *endpoint, *options, *bind;
+        int64_t nodes_max;
+        int rc, port, rule;
+        bool warns;
+    } rows[] = {
+        { "node1", "", NULL, 2, 0, MU_HOST_PORT_DEFAULT, MU_HOST_IF_OURS, false },
+        { "node1:7", "is_host=true", NULL, 2, 0, 7, MU_HOST_ALWAYS, false },
+        { "node1:7", "is_host=false", NULL, 2, 0, 7, MU_HOST_NEVER, false },
+        { "node1:0", "is_host=true", NULL, 2, 0, 0, MU_HOST_ALWAYS, false },
+        { "node1:0", "is_host=false", NULL, 2, MUSTER_EINVAL, 0, 0, false },
+        { "node1", "is_host=perhaps", NULL, 2, MUSTER_EINVAL, 0, 0, false },
+        { "node1", "store_type= TCP ", NULL, 2, 0, MU_HOST_PORT_DEFAULT, MU_HOST_IF_OURS, false },
+        { "node1", "store_type=file", NULL, 2, MUSTER_ENOTSUP, 0, 0, false },
+        { "node1", "store_type=etcd", NULL, 2, MUSTER_EINVAL, 0, 0, false },
+        { "node1:99999", "", NULL, 2, MUSTER_EINVAL, 0, 0, false },
+        /* Nodes of other machines would come to that address. */
+        { "localhost:7", "", NULL, 2, 0, 7, MU_HOST_IF_OURS, true },
+        { "localhost:7", "", NULL, 1, 0, 7, MU_HOST_IF_OURS, false },
+        { "localhost:7", "", "any", 2, 0, 7, MU_HOST_IF_OURS, false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_dynamic_config dynamic = { .settings = MU_RDZV_SETTINGS_DEFAULT,
+                                             .bind = { .hosts = rows[i].bind },
+                                             .request_timeout_ms = 5000 };
+        struct muster_rdzv_params *params = NULL;
+        struct mu_host_config config = { .port = 0 };
+        char host[MU_HOST_MAX];
+
+        dynamic.settings.nodes_max = rows[i].nodes_max;
+        assert_int_equal(muster_rdzv_params_new("c10d", rows[i].endpoint, "job", 1, 2, NULL, &params, NULL), 0);
+        assert_int_equal(muster_rdzv_params_set_options(params, rows[i].options, NULL), 0);
+        assert_int_equal(mu_host_from_params(params, &dynamic, host, &config, NULL), rows[i].rc);
+        if (rows[i].rc == 0) {
+            assert_int_equal(config.port, rows[i].port);
+            assert_int_equal(config.rule, rows[i].rule);
+            assert_int_equal(config.patience_ms, 5000);
+            assert_memory_equal(host, rows[i].endpoint, strcspn(rows[i].endpoint, ":"));
+        }
+        assert_int_equal(config.warn_loopback, rows[i].warns);
+        muster_rdzv_params_free(params);
+    }
+}
+
+static void a_host_dials_loopback_and_sends_its_workers_to_the_endpoint(void **state)
+{
+    static const struct {
+        enum mu_host_place place;
+        const char *dials, *workers;
+    } rows[] = {
+        { MU_HOST_ENDPOINT, "node1", "node1" },
+        { MU_HOST_LOOPBACK, "127.0.0.1", "127.0.0.1" },
+        { MU_HOST_OWN, "127.0.0.1", "node1" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct mu_host host = { .config = { .name = "node1" }, .place = rows[i].place };
+
+        assert_string_equal(mu_host_dial_name(&host), rows[i].dials);
+        assert_string_equal(mu_host_workers_name(&host), rows[i].workers);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -443,6 +511,8 @@ int main(void)
         cmocka_unit_test(silence_ends_with_the_time),
         cmocka_unit_test(loopback_is_warned_of_once_and_only_where_it_matters),
         cmocka_unit_test(who_stays_goes_when_nobody_is_connected_to_either_store),
+        cmocka_unit_test(the_parameters_say_who_hosts_and_where),
+        cmocka_unit_test(a_host_dials_loopback_and_sends_its_workers_to_the_endpoint),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
