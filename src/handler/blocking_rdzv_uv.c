@@ -9,9 +9,11 @@
  * Freeing leaves the rendezvous, for a moment at most, then ends the handler and joins the thread. A name that is still
  * being resolved may hold the thread up. If nothing of the caller's is in use (its back end, its store), the thread is
  * then left behind and frees the rest by itself. */
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "handler/blocking_rdzv.h"
+#include "handler/dynamic.h"
 #include "handler/rdzv_trace.h"
 #include "kv/kv_user_uv.h"
 #include "store/loop_thread_uv.h"
@@ -36,7 +38,8 @@ static const char thread_text[] = "a rendezvous handler"; /* in error texts */
 
 struct blocking {
     struct muster_rdzv base;
-    char *backend, *run_id;
+    struct mu_arena texts; /* of these, and of the configuration */
+    const char *backend, *run_id;
     bool use_agent_store;
     struct mu_loop_thread thread;
     struct muster_handler *handler;
@@ -162,11 +165,7 @@ static void free_memory(struct blocking *b)
     if (b->owns_store)
         muster_store_free(b->user_store);
     muster_rdzv_params_free(b->params);
-    free((char *)(uintptr_t)b->config.local_addr);
-    free((char *)(uintptr_t)b->config.bind.hosts);
-    free((char *)(uintptr_t)b->config.bind.allow);
-    free(b->backend);
-    free(b->run_id);
+    mu_arena_done(&b->texts);
     free((char *)b->self.name);
     free(b);
 }
@@ -416,6 +415,7 @@ static int new_blocking(const char *backend, const char *run_id, struct blocking
                         struct muster_error *reterr)
 {
     struct blocking *b = calloc(1, sizeof *b);
+    bool full = false;
     int rc;
 
     if (b == NULL)
@@ -425,10 +425,10 @@ static int new_blocking(const char *backend, const char *run_id, struct blocking
     (void)pthread_mutex_init(&b->calls, NULL);
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)mu_cond_init(&b->changed); /* its clock is one that every system has */
-    b->backend = strdup(backend);
-    b->run_id = strdup(run_id);
-    rc = b->backend == NULL || b->run_id == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler")
-                                                 : mu_loop_thread_open(&b->thread, thread_text, reterr);
+    b->backend = mu_arena_text(&b->texts, backend, &full);
+    b->run_id = mu_arena_text(&b->texts, run_id, &full);
+    rc = full ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler")
+              : mu_loop_thread_open(&b->thread, thread_text, reterr);
     if (rc < 0)
         free_memory(b);
     else
@@ -493,24 +493,17 @@ int mu_rdzv_blocking_new(mu_handler_start *start, const struct muster_rdzv_param
 
 /* ---- New, on a back end of the user's ---- */
 
-static int copy_text(const char **text)
-{
-    *text = *text != NULL ? strdup(*text) : NULL;
-    return *text == NULL;
-}
-
-/* Copies its texts. */
 static int keep_config(struct blocking *b, const struct mu_dynamic_config *config, struct muster_error *reterr)
 {
-    bool is_short;
+    bool full = false;
 
     b->config = *config;
     b->config.backend = b->backend;
     b->config.run_id = b->run_id;
-    is_short = copy_text(&b->config.local_addr) && config->local_addr != NULL;
-    is_short |= copy_text(&b->config.bind.hosts) && config->bind.hosts != NULL;
-    is_short |= copy_text(&b->config.bind.allow) && config->bind.allow != NULL;
-    return is_short ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler") : 0;
+    b->config.local_addr = mu_arena_text(&b->texts, config->local_addr, &full);
+    b->config.bind.hosts = mu_arena_text(&b->texts, config->bind.hosts, &full);
+    b->config.bind.allow = mu_arena_text(&b->texts, config->bind.allow, &full);
+    return full ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler") : 0;
 }
 
 static int start_on_backend(struct blocking *b, uv_loop_t *loop, uint64_t patience_ms, muster_rdzv_listener *listener,
@@ -578,18 +571,10 @@ int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_ba
                                struct muster_error *reterr)
 {
     struct mu_dynamic_config config = { .backend = mu_blocking_backend_name(backend),
-                                        .run_id = muster_rdzv_params_run_id(params),
-                                        .local_addr = muster_rdzv_params_local_addr(params),
                                         .request_timeout_ms = REQUEST_TIMEOUT_MS };
     struct muster_error error = { .code = 0 };
-    int rc = mu_rdzv_settings_from_params(params, &config.settings, &error);
+    int rc = mu_dynamic_read_params(params, &config, &error);
 
-    if (rc == 0)
-        rc = mu_rdzv_dialect_from_params(params, &config.dialect, &config.use_agent_store, &error);
-    if (rc == 0)
-        rc = mu_bind_from_params(params, &config.bind, &error);
-    if (rc == 0)
-        rc = mu_boot_master_from_params(params, &config.master, &error);
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
     return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;

@@ -55,6 +55,11 @@ static void on_kv_done(struct mu_kv_request *request)
     part_gone(boot);
 }
 
+static void answer_failed(struct mu_boot_uv *boot, uint64_t id, const struct muster_error *error)
+{
+    mu_boot_uv_answer(boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = id, .error = error });
+}
+
 static struct order *new_order(const struct mu_boot_effect *effect)
 {
     struct order *order = calloc(1, sizeof *order);
@@ -75,8 +80,7 @@ static void ask_kv(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 
     if (order == NULL) {
         (void)mu_fail(&error, MUSTER_ENOMEM, "a request to the store");
-        mu_boot_uv_answer(
-            boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &error });
+        answer_failed(boot, effect->id, &error);
         return;
     }
     order->boot = boot;
@@ -253,7 +257,7 @@ static void on_self_ready(struct mu_client *client, const struct muster_error *e
 
 static void connect_to_store(struct mu_boot_uv *boot)
 {
-    const struct mu_boot_uv_place *place = &boot->place;
+    const struct mu_boot_effect *place = &boot->place;
     struct mu_client_config config = {
         .host = place->addr, .port = place->port, .connect_timeout_ms = place->wait_ms, .seed = mu_fresh_seed()
     };
@@ -262,8 +266,7 @@ static void connect_to_store(struct mu_boot_uv *boot)
     drop_self(boot);
     boot->self_id = place->id;
     if (mu_client_start(boot->loop, &config, on_self_ready, NULL, boot, &boot->self, &error) < 0)
-        mu_boot_uv_answer(
-            boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = place->id, .error = &error });
+        answer_failed(boot, place->id, &error);
 }
 
 static int listen_at(void *ctx, const union mu_addr *addr, struct muster_error *reterr)
@@ -283,10 +286,9 @@ static int listen_also(struct mu_boot_uv *boot, const struct mu_bind_plan *plan,
 
 static void set_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 {
-    boot->place = (struct mu_boot_uv_place){
-        .type = effect->type, .id = effect->id, .wait_ms = effect->wait_ms, .port = effect->port
-    };
-    (void)snprintf(boot->place.addr, sizeof boot->place.addr, "%s", effect->addr);
+    boot->place = *effect;
+    boot->place.addr = boot->place_addr;
+    (void)snprintf(boot->place_addr, sizeof boot->place_addr, "%s", effect->addr);
 }
 
 static void forget_place(struct mu_boot_uv *boot)
@@ -308,8 +310,7 @@ static void check_self(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
     struct muster_error error = { 0 };
 
     if (listen_also(boot, plan, &error) < 0)
-        mu_boot_uv_answer(
-            boot, (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = boot->place.id, .error = &error });
+        answer_failed(boot, boot->place.id, &error);
     else
         connect_to_store(boot);
 }

@@ -29,14 +29,6 @@ struct mu_boot_uv_config {
     void *ctx;
 };
 
-/* What is to be done once it is known where to listen for `addr`. */
-struct mu_boot_uv_place {
-    enum mu_boot_effect_type type; /* OPEN_STORE, KEEP_STORE, FREE_PORT, CHECK_SELF; or REACH, which listens nowhere */
-    uint64_t id, wait_ms;
-    uint16_t port;
-    char addr[MU_BOOT_ADDR_MAX];
-};
-
 struct mu_boot_uv {
     struct mu_boot machine;
     uv_loop_t *loop;
@@ -46,7 +38,9 @@ struct mu_boot_uv {
     struct mu_server *agents;  /* the agents' own, if it is not the workers' */
     struct mu_client *self;    /* the connection to the workers' store: to ourselves, or to see that it is there */
     uint64_t self_id;
-    struct mu_boot_uv_place place;
+    /* What is to be done once it is known where to listen for its addr; or REACH, which listens nowhere. */
+    struct mu_boot_effect place;
+    char place_addr[MU_BOOT_ADDR_MAX];
     enum mu_boot_lookup lookup; /* of where to listen for place.addr */
     struct mu_bind_uv ask;
     bool stepping; /* an answer that comes now waits until the step that wanted it is over */

@@ -2,6 +2,7 @@
 #include "handler/dynamic.h"
 
 #include "kv/kv.h"
+#include "rdzv/pickle.h"
 #include "rdzv/round_keys.h"
 
 #include <assert.h>
@@ -143,4 +144,39 @@ struct mu_boot_start mu_dynamic_boot_start(const struct mu_rdzv_world *world, st
         start.met_port = place->store_port;
     }
     return start;
+}
+
+/* ---- Parameters ---- */
+
+int mu_dynamic_check_name(const char *local_addr, struct muster_error *reterr)
+{
+    if (local_addr == NULL || mu_pickle_takes_name(mu_slice_str(local_addr)))
+        return 0;
+    return mu_fail(reterr, MUSTER_EINVAL, "the local address of %zu bytes is empty, too long or not UTF-8",
+                   strlen(local_addr));
+}
+
+int mu_dynamic_read_params(const struct muster_rdzv_params *params, struct mu_dynamic_config *config,
+                           struct muster_error *reterr)
+{
+    int rc = mu_rdzv_dialect_from_params(params, &config->dialect, &config->use_agent_store, reterr);
+
+    config->run_id = muster_rdzv_params_run_id(params);
+    config->local_addr = muster_rdzv_params_local_addr(params);
+    if (rc == 0)
+        rc = mu_rdzv_settings_from_params(params, &config->settings, reterr);
+    if (rc == 0)
+        rc = mu_bind_from_params(params, &config->bind, reterr);
+    return rc == 0 ? mu_boot_master_from_params(params, &config->master, reterr) : rc;
+}
+
+int mu_dynamic_read_config(const char *backend, const struct muster_rdzv_params *params,
+                           struct mu_dynamic_config *ret_config, struct muster_error *reterr)
+{
+    int rc = mu_rdzv_check_options(backend, params, reterr);
+
+    *ret_config = (struct mu_dynamic_config){ .backend = backend };
+    if (rc == 0)
+        rc = mu_rdzv_read_timeout_from_params(params, &ret_config->request_timeout_ms, reterr);
+    return rc == 0 ? mu_dynamic_read_params(params, ret_config, reterr) : rc;
 }

@@ -46,4 +46,11 @@ struct mu_boot_start mu_dynamic_boot_start(const struct mu_rdzv_world *world, st
                                            const struct mu_dynamic_config *config, const struct mu_dynamic_place *place,
                                            char rank0[static MU_NODE_TEXT_MAX]);
 
+/* What every dynamic rendezvous reads. These borrow from `params`. */
+int mu_dynamic_read_params(const struct muster_rdzv_params *params, struct mu_dynamic_config *config,
+                           struct muster_error *reterr);
+/* ... and on a back end of this library, which knows no other options than its own. */
+int mu_dynamic_read_config(const char *backend, const struct muster_rdzv_params *params,
+                           struct mu_dynamic_config *ret_config, struct muster_error *reterr);
+
 #endif

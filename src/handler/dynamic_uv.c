@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "rdzv/pickle.h"
 #include "store/net.h"
 #include "store/server_uv.h"
 
@@ -385,21 +384,13 @@ static void dynamic_destroy(struct mu_shell *shell)
     free(d);
 }
 
-static void on_kv_closed(struct mu_kv *kv, void *ctx)
-{
-    (void)kv;
-    mu_shell_drop(ctx);
-}
-
 void mu_dynamic_close_kv(struct mu_dynamic *d)
 {
     struct mu_kv *kv = d->kv;
 
     d->kv = NULL;
-    if (kv == NULL)
-        return;
-    mu_shell_hold(&d->shell);
-    kv->ops->close(kv, on_kv_closed, d);
+    if (kv != NULL)
+        mu_shell_close_kv(&d->shell, kv);
 }
 
 void mu_dynamic_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
@@ -535,37 +526,6 @@ bool mu_dynamic_run(struct mu_dynamic *d, const struct mu_dynamic_place *place)
     return true;
 }
 
-int mu_dynamic_check_name(const char *local_addr, struct muster_error *reterr)
-{
-    if (local_addr == NULL || mu_pickle_takes_name(mu_slice_str(local_addr)))
-        return 0;
-    return mu_fail(reterr, MUSTER_EINVAL, "the local address of %zu bytes is empty, too long or not UTF-8",
-                   strlen(local_addr));
-}
-
-int mu_dynamic_read_config(const char *backend, const struct muster_rdzv_params *params,
-                           struct mu_dynamic_config *ret_config, struct muster_error *reterr)
-{
-    struct mu_dynamic_config config = { .backend = backend,
-                                        .run_id = muster_rdzv_params_run_id(params),
-                                        .local_addr = muster_rdzv_params_local_addr(params) };
-    int rc = mu_rdzv_check_options(backend, params, reterr);
-
-    if (rc == 0)
-        rc = mu_rdzv_read_timeout_from_params(params, &config.request_timeout_ms, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_dialect_from_params(params, &config.dialect, &config.use_agent_store, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_settings_from_params(params, &config.settings, reterr);
-    if (rc == 0)
-        rc = mu_bind_from_params(params, &config.bind, reterr);
-    if (rc == 0)
-        rc = mu_boot_master_from_params(params, &config.master, reterr);
-    if (rc == 0)
-        *ret_config = config;
-    return rc;
-}
-
 /* Takes zeroed memory from malloc(), which begins with `d`; it is freed also if this fails. */
 static int open_dynamic(struct mu_dynamic *d, struct uv_loop_s *loop, const struct mu_dynamic_config *config,
                         muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
@@ -604,7 +564,7 @@ int mu_dynamic_start_finder(const struct mu_finder_ops *finder, struct uv_loop_s
 {
     const char *backend = finder->handler->name;
     struct mu_dynamic *d = calloc(1, finder->size);
-    struct mu_dynamic_config config = { .backend = backend };
+    struct mu_dynamic_config config;
     int rc;
 
     if (d == NULL)

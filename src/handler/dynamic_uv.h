@@ -36,9 +36,6 @@ struct mu_dynamic {
     struct mu_inquiry inquiry;
 };
 
-/* What every back end that has a dynamic rendezvous reads. Borrows from `params`. */
-int mu_dynamic_read_config(const char *backend, const struct muster_rdzv_params *params,
-                           struct mu_dynamic_config *ret_config, struct muster_error *reterr);
 /* For a mu_handler_start. The finder begins by itself, from the loop. */
 int mu_dynamic_start_finder(const struct mu_finder_ops *finder, struct uv_loop_s *loop,
                             const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,

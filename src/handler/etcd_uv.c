@@ -182,19 +182,12 @@ static void destroy(struct mu_shell *shell)
     free(e);
 }
 
-static void on_kv_closed(struct mu_kv *kv, void *ctx)
-{
-    (void)kv;
-    mu_shell_drop(ctx);
-}
-
 static void free_handler(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
 {
     struct etcd *e = (struct etcd *)handler;
 
-    mu_shell_hold(&e->shell);
     mu_shell_close(&e->shell, done, ctx);
-    e->kv->ops->close(e->kv, on_kv_closed, e);
+    mu_shell_close_kv(&e->shell, e->kv);
 }
 
 static const struct muster_handler_ops etcd_ops = {

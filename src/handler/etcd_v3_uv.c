@@ -166,7 +166,7 @@ static bool v3_hosts(const struct muster_handler *handler)
 {
     const struct mu_v3 *v = (const struct mu_v3 *)handler;
 
-    return mu_fold_rank(v->fold) == 0 && mu_boot_uv_agents_store(&v->shell.boot) != NULL;
+    return mu_meeting_hosts(v->fold, mu_boot_uv_agents_store(&v->shell.boot) != NULL);
 }
 
 static void v3_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)

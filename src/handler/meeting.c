@@ -35,11 +35,16 @@ bool mu_meeting_is_known(const struct mu_meeting *m, const struct mu_fold *fold)
     return m->has_master && world != NULL && m->master.world == world->id;
 }
 
-const char *mu_meeting_agents_addr(const struct mu_meeting *m, const struct mu_fold *fold, bool hosts)
+bool mu_meeting_hosts(const struct mu_fold *fold, bool has_store)
+{
+    return has_store && mu_fold_rank(fold) == 0;
+}
+
+const char *mu_meeting_agents_addr(const struct mu_meeting *m, const struct mu_fold *fold, bool has_store)
 {
     if (!mu_meeting_is_known(m, fold))
         return NULL;
-    return hosts && mu_fold_rank(fold) == 0 ? "127.0.0.1" : m->master.addr;
+    return mu_meeting_hosts(fold, has_store) ? "127.0.0.1" : m->master.addr;
 }
 
 struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, struct mu_slice own_name,

@@ -20,8 +20,10 @@ struct mu_meeting {               /* zeroed memory knows nothing */
 void mu_meeting_see(struct mu_meeting *meeting, const struct mu_fold_event *event);
 /* Whether it is known where the round meets that we are in. */
 bool mu_meeting_is_known(const struct mu_meeting *meeting, const struct mu_fold *fold);
-/* Where this node reaches the agents' store of the round; `hosts`: it is ours. NULL: not known yet. */
-const char *mu_meeting_agents_addr(const struct mu_meeting *meeting, const struct mu_fold *fold, bool hosts);
+/* Whether the agents' store of the round is here; has_store: there is one, perhaps of an earlier round. */
+bool mu_meeting_hosts(const struct mu_fold *fold, bool has_store);
+/* Where this node reaches that store. NULL: not known yet. */
+const char *mu_meeting_agents_addr(const struct mu_meeting *meeting, const struct mu_fold *fold, bool has_store);
 
 /* What the boot is told of the round; `rank0` is room for a text of it. */
 struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, struct mu_slice own_name,

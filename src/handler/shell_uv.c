@@ -434,6 +434,18 @@ void mu_shell_drop(void *ctx)
     on_freed(freed_ctx);
 }
 
+static void on_kv_closed(struct mu_kv *kv, void *ctx)
+{
+    (void)kv;
+    mu_shell_drop(ctx);
+}
+
+void mu_shell_close_kv(struct mu_shell *s, struct mu_kv *kv)
+{
+    mu_shell_hold(s);
+    kv->ops->close(kv, on_kv_closed, s);
+}
+
 static void on_timer_closed(uv_handle_t *timer)
 {
     mu_shell_drop(timer->data);

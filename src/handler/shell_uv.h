@@ -123,5 +123,6 @@ void mu_order_free(struct mu_order *order);
 void mu_shell_close(struct mu_shell *shell, void (*done)(void *ctx), void *ctx);
 void mu_shell_hold(struct mu_shell *shell);
 void mu_shell_drop(void *ctx);
+void mu_shell_close_kv(struct mu_shell *shell, struct mu_kv *kv); /* holds the shell until it is closed */
 
 #endif

@@ -216,6 +216,7 @@ static void agents_meet_at_rank_0_which_meets_itself_on_loopback(void **state)
     join_round(); /* as rank 1 */
     see_master(WORLD);
     assert_string_equal(mu_meeting_agents_addr(&meeting, fold, true), "10.0.0.1"); /* a store of an earlier round */
+    assert_false(mu_meeting_hosts(fold, true) || mu_meeting_hosts(fold, false));
     start = mu_meeting_boot_start(fold, mu_slice_str("a"), rank0);
     assert_true(start.round == 3 && start.rank == 1 && start.all_ours && start.rank0_ours && start.elsewhere);
     assert_true(mu_slice_equal(start.rank0, mu_slice_str("b_1_1")));
