@@ -288,20 +288,20 @@ static int run_barrier(struct client *client)
 
 static const struct command commands[] = {
     { "get", "KEY",
-      "Prints the value of KEY, byte for byte; on a terminal a line end follows.\n"
+      "Prints the value of KEY, byte for byte; on a terminal with a newline after it.\n"
       "A key that does not exist is an error, unless --wait is given.\n",
       true, NULL, run_get },
     { "set", "KEY VALUE",
-      "Writes a value and makes sure that the store has taken it. A VALUE of '-'\n"
-      "stands for what is on standard input, up to 1 GiB. Put '--' before a value\n"
-      "that begins with a dash.\n",
+      "Writes a value, and returns when the store has it. With '-' as VALUE the value\n"
+      "is read from standard input, up to 1 GiB. Put '--' before a value that begins\n"
+      "with a dash.\n",
       false, prepare_set, run_set },
     { "add", "KEY N",
       "Adds N, which may be negative, to the number that KEY holds and prints the\n"
       "sum. A key that does not exist counts as 0.\n",
       false, prepare_add, run_add },
-    { "wait", "KEY...", "Waits until all keys exist, or until the time is over, which is an error.\n", false, NULL,
-      run_wait },
+    { "wait", "KEY...", "Returns when all keys exist. After --timeout, names the missing ones and fails.\n", false,
+      NULL, run_wait },
     { "delete", "KEY", "Removes a key. A key that does not exist is an error.\n", false, NULL, run_delete },
     { "list", "",
       "Prints the names of all keys, sorted, one a line. Bytes that are not printable\n"
@@ -310,9 +310,9 @@ static const struct command commands[] = {
       false, NULL, run_list },
     { "num-keys", "", "Prints how many keys there are, whatever their prefix.\n", false, NULL, run_num_keys },
     { "barrier", "KEY WORLD_SIZE",
-      "Returns when WORLD_SIZE callers have come to the barrier KEY. A key serves one\n"
-      "barrier. It is kept in the keys KEY/num_members and KEY/last_member, where\n"
-      "PyTorch's prefix stores keep theirs.\n",
+      "Returns when WORLD_SIZE callers have called it. It uses the keys KEY/num_members\n"
+      "and KEY/last_member, as PyTorch's prefix stores do. Use each KEY for one barrier\n"
+      "only.\n",
       false, prepare_barrier, run_barrier },
 };
 
@@ -344,12 +344,12 @@ static const struct mu_option *options_of(const struct command *command)
 }
 
 static const char common_help[] = "options:\n"
-                                  "  --endpoint HOST:PORT  the store; an IPv6 address stands in brackets (default:\n"
+                                  "  --endpoint HOST:PORT  the store; write an IPv6 address in brackets (default:\n"
                                   "                        MASTER_ADDR and MASTER_PORT of the environment)\n"
-                                  "  --timeout SECONDS     for connecting, and again for the answer (default: 10)\n"
-                                  "  --prefix P            every KEY stands for P/KEY, as in a PrefixStore\n"
-                                  "  --raw                 keys as they are on the wire, without the '/' that every\n"
-                                  "                        client puts in front\n"
+                                  "  --timeout SECONDS     time to connect, and then to answer (default: 10)\n"
+                                  "  --prefix P            use P/KEY for every KEY, as in a PrefixStore\n"
+                                  "  --raw                 use keys as they are on the wire, without the '/' that\n"
+                                  "                        clients put in front\n"
                                   "  --dialect D           what the store speaks: auto, 1.13, 2.1 or 2.x (default:\n"
                                   "                        auto)\n";
 

@@ -628,8 +628,8 @@ static const char help_options[] =
     "  --max-restarts N          how often a failed group is restarted (default: 0)\n"
     "\n"
     "Rendezvous:\n"
-    "  --standalone              one node, on a free local port; the default when there is\n"
-    "                            one node and none of the options below is given\n"
+    "  --standalone              one node, on a free local port; the default for one node\n"
+    "                            without --rdzv-backend, --rdzv-endpoint, --master-port\n"
     "  --rdzv-backend NAME       c10d, static, etcd-v3, etcd-v2, etcd, or one from a\n"
     "                            --backend-dir (default: static)\n"
     "  --rdzv-endpoint HOST:PORT address of the store; the node that owns HOST runs it.\n"
@@ -649,9 +649,9 @@ static const char help_options[] =
     "  -r, --redirects SPEC      write to files: 1 stdout, 2 stderr, 3 both; or 0:1,1:3 by\n"
     "                            local rank (default: 0)\n"
     "  -t, --tee SPEC            write to files and to the console (default: 0)\n"
-    "  --log-dir DIR             folder for these files (default: a new one in /tmp)\n"
+    "  --log-dir DIR             folder for these files (default: a new one in TMPDIR)\n"
     "  --log-line-prefix-template TEXT\n"
-    "                            what stands before tee'd lines, with ${role_name},\n"
+    "                            what to put before tee'd lines, with ${role_name},\n"
     "                            ${rank}, ${local_rank} and ${hostname} replaced (default:\n"
     "                            [${role_name}${local_rank}]:)\n"
     "  --local-ranks-filter N,.. show only these local ranks on the console\n"
@@ -659,9 +659,9 @@ static const char help_options[] =
     "                            copy tee'd lines that contain a WORD to one more file\n"
     "\n"
     "Shutdown:\n"
-    "  --signals-to-handle LIST  pass these on to the workers, then end (default: SIGTERM,\n"
-    "                            SIGINT,SIGHUP,SIGQUIT)\n"
-    "  --shutdown-timeout S      seconds until workers that do not end are killed\n"
+    "  --signals-to-handle LIST  signals that end this node and its workers\n"
+    "                            (default: SIGTERM,SIGINT,SIGHUP,SIGQUIT)\n"
+    "  --shutdown-timeout S      seconds that workers have to end before they are killed\n"
     "                            (default: 30)\n"
     "  --exit-barrier-timeout S  how long to wait for the other nodes when this node's\n"
     "                            workers have succeeded (default: no limit)\n"
@@ -669,8 +669,8 @@ static const char help_options[] =
     "Logging:\n"
     "  -q, --quiet               errors only\n"
     "  -v, --verbose             what happens, step by step\n"
-    "  -vv                       also how: each change of the rendezvous, each step of this\n"
-    "                            agent, the wait for the other nodes at the end\n"
+    "  -vv                       also each change of the rendezvous, each step of this\n"
+    "                            agent, and the wait for the other nodes at the end\n"
     "  --dry-run                 show the configuration, command and environment of the\n"
     "                            workers, and start nothing\n"
     "  --event-log-handler NAME  write events as JSON lines: null, console or file:PATH\n"
@@ -699,9 +699,9 @@ void mu_run_options_help(struct mu_text *out, const char *program, bool is_launc
                 "  %s --nproc-per-node 2 train.py --epochs 3\n"
                 "  %s --nproc-per-node auto --nnodes 2:4 --max-restarts 3 --rdzv-backend c10d \\\n"
                 "      --rdzv-endpoint node1:29400 --rdzv-id job7 train.py\n"
-                "  %s --nproc-per-node 8 --no-python ./worker.sh '$local_rank'\n"
+                "  %s --nproc-per-node 8 --no-python%s ./worker.sh '$local_rank'\n"
                 "\n",
-                program, program, program, program, program);
+                program, program, program, program, program, is_launch ? " --use-env" : "");
     mu_text_add(out, "%s", help_options);
     if (is_launch)
         mu_text_add(out, "  --use-env                 do not give scripts a --local-rank argument\n");
@@ -710,6 +710,6 @@ void mu_run_options_help(struct mu_text *out, const char *program, bool is_launc
                      "be shortened, and '_' can be written for '-'. PET_NNODES=2 in the environment means\n"
                      "--nnodes 2. In the script's arguments $local_rank becomes the worker's local rank.\n"
                      "\n"
-                     "Exit status: 0 all workers of this node succeeded; 1 they failed, or an error; 2\n"
-                     "the command line was wrong.\n");
+                     "Exit status: 0 all workers of this node succeeded; 1 they failed, or another error;\n"
+                     "2 the command line was wrong.\n");
 }

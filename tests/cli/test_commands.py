@@ -36,7 +36,8 @@ def test_no_command_shows_the_help_on_stderr():
 
 def test_launch_is_run_in_its_older_form(tmp_path):
     (tmp_path / "x.py").touch()
-    assert "--use-env" in run("launch", "--help").out.decode()
+    helped = run("launch", "--help").out.decode()
+    assert "--no-python --use-env ./worker.sh" in helped, "launch refuses --no-python alone"
     assert "--use-env" not in run("run", "--help").out.decode()
     for words, said in ((["x.py", "a"], b"-u x.py --local-rank=0 a\n"), (["--use_env", "x.py", "a"], b"-u x.py a\n")):
         ended = run("launch", *words, env={"PYTHON_EXEC": "/bin/echo"}, cwd=tmp_path)
