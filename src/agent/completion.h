@@ -42,7 +42,7 @@
  * Failed:
  * - A node whose worker fails says so at once (T failed), so that all nodes stop their workers at the same time. This
  *   is a hint, among muster nodes only: others learn from the rendezvous that a member wants a new round. A node that
- *   stops to listen for another reason writes its rank there ("untold 1"), which ends its own wait.
+ *   stops listening for another reason writes its rank there ("untold 1"), which ends its own wait.
  *
  * Keys, with R, M and T as in rdzv/round_keys.h:
  *   M verdict; T done/<rank>, T left/<rank>, T heard/<rank>, T done_count, T last, T failed;

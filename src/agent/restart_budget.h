@@ -1,4 +1,4 @@
-/* What is kept in the job's store of its budget, as text. Pure. */
+/* The restart budget as text, as the job's store keeps it. Pure. */
 #ifndef MU_AGENT_RESTART_BUDGET_H
 #define MU_AGENT_RESTART_BUDGET_H
 

@@ -1,6 +1,6 @@
 /* The watchdog: file timers (agent/timer.h) on a loop. It makes the FIFO, reads what workers ask for, and sends them
  * the signal that they named at the time that they named. That is then an ordinary death of a worker. One is started
- * whenever workers are started, and closed when they are stopped. Nothing polls: a timer of the wall clock's is set to
+ * whenever workers are started, and closed when they are stopped. Nothing polls: a wall-clock timer is set to
  * the next expiry. */
 #ifndef MU_AGENT_TIMER_UV_H
 #define MU_AGENT_TIMER_UV_H

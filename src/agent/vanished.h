@@ -5,7 +5,7 @@
  * rdzv/round_keys.h): that it leaves, and why; or that it comes again, in the next round, and what made it. A member
  * that vanishes without a note is lost, unless the rendezvous says that it waits for the next round. The note of a
  * member whose agent was killed is written by its keeper (proc/will.h): that member is lost too, and the note says how.
- * PyTorch's leave no notes: of them no more is said than that they are gone. */
+ * PyTorch members leave no notes: of them it is only said that they are gone. */
 #ifndef MU_AGENT_VANISHED_H
 #define MU_AGENT_VANISHED_H
 

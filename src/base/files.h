@@ -1,6 +1,6 @@
 /* Descriptors: how many this process may have, and what they are for; and writing to one.
  *
- * Connections of store servers may take what all other uses leave. The counts are those of the process, as its limit
+ * Connections of store servers may use what all other uses leave. The counts are those of the process, as its limit
  * is: servers and agents on all threads share them. */
 #ifndef MU_BASE_FILES_H
 #define MU_BASE_FILES_H

@@ -1,4 +1,4 @@
-/* A text of any length, put together piece by piece. (words.h is for texts in memory of the caller's.) */
+/* A text of any length, put together piece by piece. (words.h is for texts in the caller's memory.) */
 #ifndef MU_BASE_TEXT_H
 #define MU_BASE_TEXT_H
 

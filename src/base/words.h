@@ -1,4 +1,4 @@
-/* A text that is put together piece by piece in memory of the caller's; what does not fit is cut. */
+/* A text that is put together piece by piece in the caller's memory; what does not fit is cut. */
 #ifndef MU_BASE_WORDS_H
 #define MU_BASE_WORDS_H
 

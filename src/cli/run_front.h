@@ -1,4 +1,4 @@
-/* The part of `muster run` that comes before everything else, with its output. */
+/* What `muster run` does first: from words and environment to a checked configuration; help, dry run, errors. */
 #ifndef MU_CLI_RUN_FRONT_H
 #define MU_CLI_RUN_FRONT_H
 

@@ -1,4 +1,4 @@
-/* What the classic etcd rendezvous is told by its parameters, or by a URL. */
+/* The parameters of the classic etcd rendezvous, from options or from a URL. */
 #ifndef MU_HANDLER_ETCD_PARAMS_H
 #define MU_HANDLER_ETCD_PARAMS_H
 

@@ -1,4 +1,4 @@
-/* What the rendezvous etcd-v3 is told by its parameters. Pure. */
+/* The parameters of the etcd-v3 rendezvous. Pure. */
 #ifndef MU_HANDLER_ETCD_V3_PARAMS_H
 #define MU_HANDLER_ETCD_V3_PARAMS_H
 

@@ -1,4 +1,4 @@
-/* Back ends of other people, loaded from shared objects. A loaded one stays for the life of the process. */
+/* Back ends loaded from shared objects. A loaded back end stays for the life of the process. */
 #ifndef MU_HANDLER_PLUGIN_H
 #define MU_HANDLER_PLUGIN_H
 

@@ -1,4 +1,4 @@
-/* When a handler's next_rendezvous() is called again that said "not yet": MUSTER_ERETRY after a pause,
+/* When next_rendezvous() is called again if a handler says "not yet": MUSTER_ERETRY after a pause,
  * MUSTER_ERETRY_NOW at once. Pure. PyTorch's classic etcd rendezvous has two exceptions for this; here any handler of a
  * user's own may say it. */
 #ifndef MU_HANDLER_RETRY_H

@@ -1,4 +1,4 @@
-/* Turns to write a document, in etcd's version 2 API: a queue in which everybody knows only the one before. For a
+/* Turns to write a document, in etcd's version 2 API: a queue in which each node knows only the one before it. For a
  * struct mu_kv that has turns (kv/kv.h): TURN_TAKE, TURN_WAIT, TURN_GIVE. A turn is a hint; what decides is the compare
  * and swap.
  *

@@ -5,7 +5,7 @@
  *                                      modifiedIndex is the token
  *   /torch/elastic/store/              the store; base64 names and values, shared by all jobs
  *
- * The bell is a watch of the document: whoever writes it rings, PyTorch's members, too. Its counter is etcd's index. */
+ * The bell is a watch of the document: every write rings it, also PyTorch's. Its counter is etcd's index. */
 #ifndef MU_KV_KV_ETCD_V2_UV_H
 #define MU_KV_KV_ETCD_V2_UV_H
 

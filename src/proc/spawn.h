@@ -5,7 +5,7 @@
  * - dies with the thread that started it (PDEATHSIG KILL), and leads a session of its own;
  * - gets back signal mask, dispositions, umask and soft RLIMIT_NOFILE as they were when the program started, except
  *   that SIGPIPE has its default action;
- * - has a higher oom_score_adj than we, so that the kernel kills it first when memory runs out;
+ * - has a higher oom_score_adj than the launcher, so that the kernel kills it first when memory runs out;
  * - has the descriptors 0, 1 and 2, and no others;
  * - is bound to CPUs and memory, if it has a binding (binding.h).
  * Nothing is set up for its death: see proc_uv.h. */

@@ -1,4 +1,4 @@
-/* What is said of a value that somebody else has put where one of ours belongs. Pure. */
+/* The texts about a value that another program has written to one of our keys. Pure. */
 #ifndef MU_RDZV_FOREIGN_H
 #define MU_RDZV_FOREIGN_H
 

@@ -1,6 +1,6 @@
-/* The board of those who wait: one value in the store, beside the rendezvous documents, by which nodes that wait at one
- * endpoint learn of others that will never come to them: because they have another rendezvous id, or another --nnodes.
- * A hint for people; nothing is decided by it, and PyTorch's nodes know nothing of it. Pure.
+/* A notice board for waiting nodes: one value in the store, beside the rendezvous documents. From it nodes that wait at
+ * one endpoint learn of others that will never join them, because they have another rendezvous id or --nnodes. For
+ * messages only; nothing is decided by it, and PyTorch's nodes know nothing of it. Pure.
  *
  * A line stands for all nodes with one id and one --nnodes: "ID MIN MAX NAME BEAT", words percent-encoded. A node that
  * has waited for a while puts its line last, by compare-and-set, and again at every beat; when its wait ends it takes

@@ -4,10 +4,10 @@
  *   M  muster.<run_id>/                    the job's, of our own
  *   T  muster.<run_id>/<round>.<tag>/      the round's, of our own
  *
- * The number of a round may come twice: where a store has lost its data, or its host was started again, members who
- * remember nothing begin anew. The tag is made of the members and their ranks, of which every one is another process:
- * keys of another round are other keys. So what is found under T was written by a member of this very round, and what
- * is found under a rank there by the one that has it. */
+ * Two rounds may have the same number: when a store has lost its data, or its host was started again, the numbers start
+ * again. The tag is made of the members and their ranks, and each member is another process, so the keys of two rounds
+ * differ. What is found under T was written by a member of this very round, and what is found under a rank there by the
+ * member with that rank. */
 #ifndef MU_RDZV_ROUND_KEYS_H
 #define MU_RDZV_ROUND_KEYS_H
 

@@ -1,4 +1,4 @@
-/* The words for a wait that was in vain. */
+/* The text of "timed out": how long, how many nodes joined, and which. */
 #include "rdzv/timeout_text.h"
 
 #include "base/words.h"

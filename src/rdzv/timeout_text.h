@@ -1,4 +1,4 @@
-/* The words for a wait that was in vain. Pure. */
+/* The text of "timed out": how long, how many nodes joined, and which. Pure. */
 #ifndef MU_RDZV_TIMEOUT_TEXT_H
 #define MU_RDZV_TIMEOUT_TEXT_H
 

@@ -1,4 +1,4 @@
-/* The crowd: who waits for a round, as a node that waits as well knows it. For people; nothing is decided by it. Pure.
+/* Which nodes wait for a round, as far as another waiting node knows. For messages; nothing is decided by it. Pure.
  * The two back ends whose documents carry no names use it, etcd-v3 and etcd; how etcd fills it is told in classic.h.
  *
  * On etcd-v3, only the leader watches the records of nodes/. Everybody else reads some of them now and then, once its

@@ -1,4 +1,4 @@
-/* How a client finds out what the server speaks, and what it has. Pure. */
+/* How a client finds out the server's dialect, and which requests it knows. Pure. */
 #ifndef MU_STORE_GREETING_H
 #define MU_STORE_GREETING_H
 
