@@ -125,8 +125,7 @@ def test_a_foreign_failure_does_not_hide_the_next_one(jobs, backend):
     first = job.start(2, "--nnodes=2", "--max-restarts=2")
     key = f"{job.keys.round()}/failed"
     job.keys.put(key, GARBAGE)
-    for node in job.nodes:
-        node.said("somebody has overwritten the failure of a worker")
+    until(lambda: "somebody has overwritten the failure of a worker" in job.said(), LIMIT, job.said())  # and deletes it
     first[0].fail()
     second = job.world(2, without=first)
     assert restarts(second) == 1
@@ -226,11 +225,12 @@ def test_etcd_v3_keys_that_are_overwritten_change_nothing(jobs, value):
 
 
 def test_an_etcd_v3_document_of_a_newer_version_is_refused_by_name(jobs):
+    """By the members, and by a node that comes."""
     job = jobs("etcd-v3")
-    workers = job.start(2, "--nnodes=2", "--max-restarts=1")
+    job.start(2, "--nnodes=2", "--max-restarts=1")
     job.keys.write("job/doc", '{"v": 2}')
-    assert all(worker.alive for worker in workers)
-    late = job.node("--nnodes=2", "--max-restarts=1")
-    assert late.end(LIMIT) == 1
-    assert "a newer version of muster wrote job/doc" in late.err
+    job.node("--nnodes=2", "--max-restarts=1")
+    for node in job.nodes:
+        assert node.end(LIMIT) == 1, job.said()
+        assert "a newer version of muster wrote job/doc" in node.err, job.said()
     assert job.keys.value("job/doc") == '{"v": 2}'
