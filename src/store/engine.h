@@ -1,0 +1,211 @@
+/* Keys, leases and watches of the jobs at one server: what a rendezvous of muster nodes needs of etcd, and no more.
+ * Pure: the time is an argument, and what watchers are told goes to the driver's `push`. It knows nothing of rendezvous.
+ *
+ * **Jobs.** A peer (a connection) says HELLO for one job, and sees nothing but that job's keys. A job exists while it has
+ * a peer, a lease or a key.
+ *
+ * **Keys** have a create and a mod revision, as in etcd. There is one revision for the whole engine. It begins at a random
+ * number above 2^40, so no compare holds across two starts of a server. A transaction that changes nothing makes
+ * no revision. Nothing old is kept: a watch begins with what is there now.
+ *
+ * **Watches** tell every change of the keys with a prefix, in order, gathered until mu_engine_flush(). If there is no room
+ * for a change, the watch is stale: its peer has to load again.
+ *
+ * **Leases.** The keys of a lease go with it, all in one revision. A bound lease belongs to a connection:
+ *
+ *   BOUND --its connection was closed or reset--> RESET: RECONNECT_MS to attach it to another connection
+ *     |  \--the server cut its connection-------> CUT: its whole time, to attach it to another connection
+ *     +--nothing was heard of it for its time---> it ends, as SILENT
+ *
+ * A free lease (FREE) has no connection; it lasts while somebody keeps it.
+ *
+ * **Nobody is judged for another's pause.** A lease that is due ends only in mu_engine_turn(), after a poll that began past its
+ * time and brought nothing. If the loop comes more than LATE_MS late, all leases get that time on top. If half of a job's
+ * leases, and at least two, are silent at once, the network is suspected, and for SUSPECT_MS none of them ends. */
+#ifndef MU_STORE_ENGINE_H
+#define MU_STORE_ENGINE_H
+
+#include "base/buckets.h"
+#include "base/buf.h"
+#include "base/hash.h"
+#include "base/list.h"
+
+#define MU_ENGINE_KEY_MAX 256
+#define MU_ENGINE_VALUE_MAX (1u << 20)
+#define MU_ENGINE_RUN_ID_MAX 512
+#define MU_ENGINE_COMPARES_MAX 8
+#define MU_ENGINE_OPS_MAX 4096       /* of a transaction, each branch */
+#define MU_ENGINE_WATCHES_MAX 8      /* of a peer */
+#define MU_ENGINE_PREFIXES_MAX 64    /* that are watched in one job */
+#define MU_ENGINE_PEERS_MAX 32768    /* of a job */
+#define MU_ENGINE_LEASES_MAX 65536   /* of a job */
+#define MU_ENGINE_CHANGES_MAX 131072 /* that one watched prefix gathers before they are pushed */
+#define MU_ENGINE_SECRET_BYTES 16
+#define MU_ENGINE_TTL_MIN_MS 100
+#define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
+
+#define MU_ENGINE_RECONNECT_MS 1500
+#define MU_ENGINE_LATE_MS 500
+#define MU_ENGINE_SUSPECT_MS 30000
+
+#define MU_ENGINE_REVISION_MIN ((int64_t)1 << 40)
+
+/* What a request is answered with: gRPC's codes, as etcd uses them. */
+enum mu_engine_code {
+    MU_ENGINE_OK = 0,
+    MU_ENGINE_INVALID = 3,      /* a length or number is beyond its limit; one key twice in a transaction */
+    MU_ENGINE_NOT_FOUND = 5,    /* no such lease in this job */
+    MU_ENGINE_DENIED = 7,       /* a will with another secret */
+    MU_ENGINE_EXHAUSTED = 8,    /* of memory, peers, leases, watches */
+    MU_ENGINE_PRECONDITION = 9, /* no HELLO so far, or a second one; there is such a lease already */
+};
+
+/* Why a key is gone. */
+#define MU_ENGINE_ENDS(X)                                                                                              \
+    X(DELETED, "deleted") /* by a transaction */                                                                       \
+    X(REVOKED, "revoked") /* its lease was ended, by its owner or by a will */                                         \
+    X(RESET, "reset")     /* its lease's connection was closed, and nobody came back */                                \
+    X(SILENT, "silent")   /* nothing was heard of its lease */
+
+enum mu_engine_end {
+#define X(name, text) MU_ENGINE_##name,
+    MU_ENGINE_ENDS(X)
+#undef X
+        MU_ENGINE_ENDS_COUNT,
+};
+
+struct mu_engine_kv {
+    struct mu_slice key, value;
+    int64_t create, mod; /* revisions */
+    uint64_t lease;      /* 0: none */
+};
+
+struct mu_engine_change {
+    struct mu_engine_kv kv; /* deleted: the key, and the revision of that in `mod` */
+    bool deleted;
+    enum mu_engine_end end;
+    uint64_t heard_ms; /* deleted: when its lease was last heard, by the engine's clock; 0: it had none */
+};
+
+struct mu_engine;
+struct mu_engine_job;
+struct mu_engine_peer;
+struct mu_engine_prefix;
+
+struct mu_engine_watch {
+    struct mu_list link; /* in prefix->watches */
+    struct mu_engine_peer *peer;
+    struct mu_engine_prefix *prefix; /* NULL: not in use */
+    uint32_t number;                 /* the peer's name for it */
+    size_t from;                     /* of the prefix's changes: what came after the load */
+};
+
+/* A connection, as the engine sees it. Embedded in whatever the caller knows of a connection. */
+struct mu_engine_peer {
+    struct mu_list link;       /* in job->peers */
+    struct mu_engine_job *job; /* NULL: no HELLO so far */
+    struct mu_list leases;     /* that are bound to it */
+    struct mu_engine_watch watches[MU_ENGINE_WATCHES_MAX];
+};
+
+/* To one watch, in order; borrowed. No changes: some were lost, the watch has ended, load again. Must not call back. */
+typedef void mu_engine_push(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int64_t revision,
+                            const struct mu_engine_change *changes, size_t count);
+
+struct mu_engine_config {
+    struct mu_budget *budget; /* what keys, jobs and leases are charged to */
+    struct mu_hash_seed seed;
+    int64_t revision; /* random, at least MU_ENGINE_REVISION_MIN */
+    mu_engine_push *push;
+    void *ctx;
+};
+
+struct mu_engine *mu_engine_new(const struct mu_engine_config *config); /* NULL: no memory */
+void mu_engine_free(struct mu_engine *engine);                          /* every peer must have left */
+
+/* ---- Peers ---- */
+
+void mu_engine_peer_init(struct mu_engine_peer *peer);
+enum mu_engine_code mu_engine_hello(struct mu_engine *engine, struct mu_engine_peer *peer, struct mu_slice run_id);
+/* Something came from it: its leases are alive. */
+void mu_engine_heard(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t now_ms);
+/* Its connection is gone; `cut`: because the server wanted so. */
+void mu_engine_leave(struct mu_engine *engine, struct mu_engine_peer *peer, bool cut, uint64_t now_ms);
+
+/* ---- Leases ---- */
+
+struct mu_engine_grant {
+    uint64_t lease; /* chosen by the client at random; not 0 */
+    uint64_t ttl_ms;
+    bool bound;
+    struct mu_slice secret; /* MU_ENGINE_SECRET_BYTES, or none: no will can end it */
+};
+
+enum mu_engine_code mu_engine_grant(struct mu_engine *engine, struct mu_engine_peer *peer,
+                                    const struct mu_engine_grant *grant, uint64_t now_ms);
+/* Binds a lease to this peer. *ret_last: the last transaction that it has made, 0: none. *ret_old: the peer that had it,
+ * whose connection is to be cut, for what comes from there counts no more; NULL: none. */
+enum mu_engine_code mu_engine_attach(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t lease,
+                                     uint64_t now_ms, uint32_t *ret_last, struct mu_engine_peer **ret_old);
+enum mu_engine_code mu_engine_keep(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t lease,
+                                   uint64_t now_ms);
+/* Without a HELLO the secret has to be that of the lease. */
+enum mu_engine_code mu_engine_revoke(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t lease,
+                                     struct mu_slice secret);
+
+/* ---- Time ---- */
+
+/* When mu_engine_turn() is wanted, after a poll that began then or later; UINT64_MAX: never. */
+uint64_t mu_engine_deadline_ms(const struct mu_engine *engine);
+/* After each poll. `began_ms`: when that poll began. */
+void mu_engine_turn(struct mu_engine *engine, uint64_t began_ms);
+/* Pushes what was gathered. */
+void mu_engine_flush(struct mu_engine *engine);
+
+/* ---- Keys ---- */
+
+enum mu_engine_compare_kind { MU_ENGINE_IF_ABSENT, MU_ENGINE_IF_CREATE, MU_ENGINE_IF_MOD, MU_ENGINE_COMPARES_COUNT };
+
+struct mu_engine_compare {
+    enum mu_engine_compare_kind kind;
+    struct mu_slice key;
+    int64_t revision;
+};
+
+enum mu_engine_op_kind { MU_ENGINE_PUT, MU_ENGINE_DELETE, MU_ENGINE_DELETE_PREFIX, MU_ENGINE_OPS_COUNT };
+
+struct mu_engine_op {
+    enum mu_engine_op_kind kind;
+    struct mu_slice key, value;
+    uint64_t lease; /* PUT; 0: none, also if it had one */
+};
+
+struct mu_engine_txn {
+    uint32_t id; /* of the request, for attach; above 0 */
+    const struct mu_engine_compare *compares;
+    const struct mu_engine_op *then, *otherwise; /* if all compares hold, or if not */
+    size_t compares_count, then_count, otherwise_count;
+};
+
+/* All of it or nothing. */
+enum mu_engine_code mu_engine_txn(struct mu_engine *engine, struct mu_engine_peer *peer,
+                                  const struct mu_engine_txn *txn, bool *ret_held);
+int64_t mu_engine_revision(const struct mu_engine *engine);
+
+/* The keys that begin with `key`, or that key alone: how many, and where the first is. Valid until the engine changes. */
+struct mu_engine_found {
+    const struct mu_engine_job *job;
+    size_t first, count;
+};
+enum mu_engine_code mu_engine_range(const struct mu_engine_peer *peer, struct mu_slice key, bool prefix,
+                                    struct mu_engine_found *ret_found);
+struct mu_engine_kv mu_engine_kv(const struct mu_engine_found *found, size_t index);
+
+/* What is there now, and from then on a watch of that number; it replaces one of the same number. */
+enum mu_engine_code mu_engine_load(struct mu_engine *engine, struct mu_engine_peer *peer, uint32_t watch,
+                                   struct mu_slice prefix, struct mu_engine_found *ret_found);
+void mu_engine_unwatch(struct mu_engine *engine, struct mu_engine_peer *peer, uint32_t watch);
+
+const char *mu_engine_end_text(enum mu_engine_end value);
+
+#endif

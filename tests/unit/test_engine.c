@@ -1,0 +1,865 @@
+/* The engine: what keys, leases and watches of a job do, who is told, and that nothing is left behind. */
+#include "failmalloc.h"
+#include "pure.h"
+#include "store/engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { PEERS = 15, TRACE_BYTES = 4096, LEASE_MS = 5000 };
+
+#define BASE (MU_ENGINE_REVISION_MIN + 7)
+
+struct scene {
+    struct mu_budget budget;
+    struct mu_engine *engine;
+    struct mu_engine_peer peers[PEERS];
+    uint64_t now_ms;
+    uint32_t last_txn;
+    char trace[TRACE_BYTES];
+    size_t trace_len;
+};
+
+/* ---- Telling what happened; revisions count from 0 ---- */
+
+static void say(struct scene *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct scene *s, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    s->trace_len += (size_t)vsnprintf(s->trace + s->trace_len, TRACE_BYTES - s->trace_len, format, args);
+    va_end(args);
+    assert_true(s->trace_len < TRACE_BYTES);
+}
+
+static void on_push(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int64_t revision,
+                    const struct mu_engine_change *changes, size_t count)
+{
+    struct scene *s = ctx;
+
+    say(s, "%s%td.%u at %" PRId64 ":", s->trace_len > 0 ? "; " : "", peer - s->peers, watch, revision - BASE);
+    if (count == 0)
+        say(s, " lost");
+    for (size_t i = 0; i < count; i++) {
+        const struct mu_engine_kv *kv = &changes[i].kv;
+
+        if (changes[i].deleted)
+            say(s, " -%.*s %s", (int)kv->key.len, kv->key.data, mu_engine_end_text(changes[i].end));
+        else
+            say(s, " +%.*s=%.*s", (int)kv->key.len, kv->key.data, (int)kv->value.len, kv->value.data);
+        say(s, "@%" PRId64, kv->mod - BASE);
+    }
+}
+
+static const char *flush(struct scene *s)
+{
+    s->trace_len = 0;
+    s->trace[0] = '\0';
+    mu_engine_flush(s->engine);
+    return s->trace;
+}
+
+/* A loop that was away meanwhile. */
+static const char *wake(struct scene *s, uint64_t at_ms)
+{
+    s->now_ms = at_ms;
+    mu_engine_turn(s->engine, at_ms);
+    return flush(s);
+}
+
+/* A loop that turns whenever the engine wants it to; what is pushed in the end. */
+static const char *after(struct scene *s, uint64_t ms)
+{
+    uint64_t until_ms = s->now_ms + ms;
+
+    while (mu_engine_deadline_ms(s->engine) < until_ms)
+        mu_engine_turn(s->engine, mu_engine_deadline_ms(s->engine));
+    return wake(s, until_ms);
+}
+
+static const char *keys(struct scene *s, unsigned peer, const char *prefix)
+{
+    struct mu_engine_found found;
+
+    s->trace_len = 0;
+    s->trace[0] = '\0';
+    assert_int_equal(mu_engine_range(&s->peers[peer], mu_slice_str(prefix), true, &found), MU_ENGINE_OK);
+    for (size_t i = 0; i < found.count; i++) {
+        struct mu_engine_kv kv = mu_engine_kv(&found, i);
+
+        say(s, "%s%.*s=%.*s %" PRId64 "/%" PRId64 "%s", i > 0 ? ", " : "", (int)kv.key.len, kv.key.data,
+            (int)kv.value.len, kv.value.data, kv.create - BASE, kv.mod - BASE, kv.lease != 0 ? "*" : "");
+    }
+    return s->trace;
+}
+
+/* ---- Asking ---- */
+
+static int hello(struct scene *s, unsigned peer, const char *run_id)
+{
+    return (int)mu_engine_hello(s->engine, &s->peers[peer], mu_slice_str(run_id));
+}
+
+static int grant(struct scene *s, unsigned peer, uint64_t lease, bool bound)
+{
+    struct mu_engine_grant wanted = {
+        .lease = lease, .ttl_ms = LEASE_MS, .bound = bound, .secret = mu_slice_str("0123456789abcdef")
+    };
+
+    return (int)mu_engine_grant(s->engine, &s->peers[peer], &wanted, s->now_ms);
+}
+
+static int transact(struct scene *s, unsigned peer, struct mu_engine_txn txn, bool *ret_held)
+{
+    txn.id = ++s->last_txn;
+    return (int)mu_engine_txn(s->engine, &s->peers[peer], &txn, ret_held);
+}
+
+static struct mu_engine_op put_op(const char *key, const char *value, uint64_t lease)
+{
+    return (struct mu_engine_op){ MU_ENGINE_PUT, mu_slice_str(key), mu_slice_str(value), lease };
+}
+
+static struct mu_engine_op delete_op(const char *key, bool prefix)
+{
+    return (struct mu_engine_op){ .kind = prefix ? MU_ENGINE_DELETE_PREFIX : MU_ENGINE_DELETE,
+                                  .key = mu_slice_str(key) };
+}
+
+static int do_ops(struct scene *s, unsigned peer, const struct mu_engine_op *ops, size_t count)
+{
+    bool held;
+
+    return transact(s, peer, (struct mu_engine_txn){ .then = ops, .then_count = count }, &held);
+}
+
+static int put(struct scene *s, unsigned peer, const char *key, const char *value, uint64_t lease)
+{
+    struct mu_engine_op op = put_op(key, value, lease);
+
+    return do_ops(s, peer, &op, 1);
+}
+
+static int watch(struct scene *s, unsigned peer, uint32_t number, const char *prefix)
+{
+    struct mu_engine_found found;
+
+    return (int)mu_engine_load(s->engine, &s->peers[peer], number, mu_slice_str(prefix), &found);
+}
+
+static void leave(struct scene *s, unsigned peer, bool cut)
+{
+    mu_engine_leave(s->engine, &s->peers[peer], cut, s->now_ms);
+    mu_engine_peer_init(&s->peers[peer]);
+}
+
+static int attach(struct scene *s, unsigned peer, uint64_t lease, uint32_t *ret_last)
+{
+    struct mu_engine_peer *old;
+    enum mu_engine_code code = mu_engine_attach(s->engine, &s->peers[peer], lease, s->now_ms, ret_last, &old);
+
+    if (old != NULL) { /* as a driver does: it has no lease any more */
+        mu_engine_leave(s->engine, old, true, s->now_ms);
+        mu_engine_peer_init(old);
+    }
+    return (int)code;
+}
+
+static int64_t revision(const struct scene *s)
+{
+    return mu_engine_revision(s->engine) - BASE;
+}
+
+/* Peers 0 to 3 are of job "j", peer 4 of another one, peer 5 has not said HELLO. */
+static int setup(void **state)
+{
+    struct scene *s = calloc(1, sizeof *s);
+    struct mu_engine_config config;
+
+    if (s == NULL)
+        return -1;
+    s->budget.max = 1 << 20;
+    s->now_ms = 1000;
+    config = (struct mu_engine_config){
+        .budget = &s->budget, .seed = { 1, 2 }, .revision = BASE, .push = on_push, .ctx = s
+    };
+    s->engine = mu_engine_new(&config);
+    for (unsigned i = 0; i < PEERS; i++) {
+        mu_engine_peer_init(&s->peers[i]);
+        if (i < 5 && hello(s, i, i < 4 ? "j" : "other") != MU_ENGINE_OK)
+            return -1;
+    }
+    *state = s;
+    return s->engine != NULL ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    struct scene *s = *state;
+
+    for (unsigned i = 0; i < PEERS; i++)
+        mu_engine_leave(s->engine, &s->peers[i], false, s->now_ms);
+    mu_engine_free(s->engine);
+    assert_int_equal(s->budget.used, 0);
+    free(s);
+    return 0;
+}
+
+/* ---- Keys ---- */
+
+static void a_key_has_the_revisions_of_its_making_and_its_last_change(void **state)
+{
+    struct scene *s = *state;
+
+    assert_int_equal(put(s, 0, "b", "1", 0), MU_ENGINE_OK);
+    assert_int_equal(put(s, 0, "a", "2", 0), MU_ENGINE_OK);
+    assert_int_equal(put(s, 1, "b", "3", 0), MU_ENGINE_OK);
+    assert_string_equal(keys(s, 2, ""), "a=2 2/2, b=3 1/3");
+}
+
+static void a_job_sees_its_own_keys_alone(void **state)
+{
+    struct scene *s = *state;
+
+    (void)put(s, 0, "a", "1", 0);
+    (void)put(s, 4, "a", "2", 0);
+    assert_string_equal(keys(s, 1, ""), "a=1 1/1");
+    assert_string_equal(keys(s, 4, ""), "a=2 2/2");
+}
+
+static void a_prefix_is_a_run_of_keys(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op ops[] = { put_op("seat/1/b", "", 0), put_op("seat/10", "", 0), put_op("seat/1/a", "", 0),
+                                  put_op("seat", "", 0), put_op("seat0", "", 0) };
+
+    assert_int_equal(do_ops(s, 0, ops, COUNT(ops)), MU_ENGINE_OK);
+    assert_string_equal(keys(s, 0, "seat/1/"), "seat/1/a= 1/1, seat/1/b= 1/1");
+    assert_string_equal(keys(s, 0, "seat/2"), "");
+    assert_int_equal(do_ops(s, 0, (struct mu_engine_op[]){ delete_op("seat/1", true) }, 1), MU_ENGINE_OK);
+    assert_string_equal(keys(s, 0, ""), "seat= 1/1, seat0= 1/1");
+}
+
+static void a_transaction_that_changes_nothing_makes_no_revision(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op ops[] = { delete_op("nothing", false), delete_op("no", true) };
+    struct mu_engine_compare compare = { MU_ENGINE_IF_MOD, mu_slice_str("a"), BASE };
+    struct mu_engine_op op = put_op("a", "1", 0);
+    bool held = true;
+
+    assert_int_equal(do_ops(s, 0, ops, COUNT(ops)), MU_ENGINE_OK);
+    assert_int_equal(
+        transact(s, 0,
+                 (struct mu_engine_txn){ .compares = &compare, .compares_count = 1, .then = &op, .then_count = 1 },
+                 &held),
+        MU_ENGINE_OK);
+    assert_false(held);
+    assert_int_equal(revision(s), 0);
+}
+
+static void compares_choose_the_branch(void **state)
+{
+    static const struct {
+        enum mu_engine_compare_kind kind;
+        const char *key;
+        int64_t revision;
+        bool holds;
+    } rows[] = {
+        { MU_ENGINE_IF_ABSENT, "a", 0, false },       { MU_ENGINE_IF_ABSENT, "no", 0, true },
+        { MU_ENGINE_IF_CREATE, "a", BASE + 1, true }, { MU_ENGINE_IF_CREATE, "a", BASE + 2, false },
+        { MU_ENGINE_IF_MOD, "a", BASE + 2, true },    { MU_ENGINE_IF_MOD, "a", BASE + 1, false },
+        { MU_ENGINE_IF_MOD, "no", 0, true },          { MU_ENGINE_IF_CREATE, "no", 0, true },
+        { MU_ENGINE_IF_MOD, "no", BASE + 1, false },
+    };
+    struct scene *s = *state;
+    struct mu_engine_op then = put_op("then", "", 0), otherwise = put_op("otherwise", "", 0);
+
+    (void)put(s, 0, "a", "1", 0);
+    (void)put(s, 0, "a", "2", 0);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_engine_compare compares[] = { { MU_ENGINE_IF_MOD, mu_slice_str("a"), BASE + 2 },
+                                                { rows[i].kind, mu_slice_str(rows[i].key), rows[i].revision } };
+        struct mu_engine_txn txn = { .compares = compares,
+                                     .then = &then,
+                                     .otherwise = &otherwise,
+                                     .compares_count = 2,
+                                     .then_count = 1,
+                                     .otherwise_count = 1 };
+        bool held;
+
+        assert_int_equal(transact(s, 0, txn, &held), MU_ENGINE_OK);
+        assert_int_equal(held, rows[i].holds);
+        assert_string_not_equal(keys(s, 0, rows[i].holds ? "then" : "otherwise"), "");
+        assert_string_equal(keys(s, 0, rows[i].holds ? "otherwise" : "then"), "");
+        (void)do_ops(s, 0, (struct mu_engine_op[]){ delete_op("then", false), delete_op("otherwise", false) }, 2);
+    }
+}
+
+static void what_cannot_be_is_refused_and_changes_nothing(void **state)
+{
+    static char long_key[MU_ENGINE_KEY_MAX + 2], long_value[MU_ENGINE_VALUE_MAX + 2];
+    struct scene *s = *state;
+    struct mu_engine_op twice[] = { put_op("a", "1", 0), put_op("b", "", 0), put_op("a", "2", 0) };
+    struct mu_engine_op both[] = { put_op("ab", "1", 0), delete_op("ab", false) };
+    struct mu_engine_op prefix[] = { delete_op("a", true), put_op("ab", "1", 0) };
+    struct mu_engine_op overlap[] = { delete_op("a", true), delete_op("ab", false) };
+    struct mu_engine_op bad = put_op("a", "", 0);
+    struct mu_engine_compare compare = { MU_ENGINE_COMPARES_COUNT, mu_slice_str("a"), 0 };
+    bool held;
+
+    memset(long_key, 'k', sizeof long_key - 1);
+    memset(long_value, 'v', sizeof long_value - 1);
+    assert_int_equal(do_ops(s, 0, twice, COUNT(twice)), MU_ENGINE_INVALID);
+    assert_int_equal(do_ops(s, 0, both, COUNT(both)), MU_ENGINE_INVALID);
+    assert_int_equal(do_ops(s, 0, prefix, COUNT(prefix)), MU_ENGINE_INVALID);
+    assert_int_equal(do_ops(s, 0, overlap, COUNT(overlap)), MU_ENGINE_OK); /* as in etcd */
+    assert_int_equal(put(s, 0, long_key, "", 0), MU_ENGINE_INVALID);
+    assert_int_equal(put(s, 0, "", "", 0), MU_ENGINE_INVALID);
+    assert_int_equal(put(s, 0, "a", long_value, 0), MU_ENGINE_INVALID);
+    assert_int_equal(put(s, 0, "a", "1", 77), MU_ENGINE_NOT_FOUND);
+    assert_int_equal(put(s, 5, "a", "1", 0), MU_ENGINE_PRECONDITION);
+    bad.kind = MU_ENGINE_OPS_COUNT;
+    assert_int_equal(do_ops(s, 0, &bad, 1), MU_ENGINE_INVALID);
+    assert_int_equal(transact(s, 0, (struct mu_engine_txn){ .compares = &compare, .compares_count = 1 }, &held),
+                     MU_ENGINE_INVALID);
+    /* Also in the branch that is not taken. */
+    assert_int_equal(
+        transact(s, 0, (struct mu_engine_txn){ .otherwise = twice, .otherwise_count = COUNT(twice) }, &held),
+        MU_ENGINE_INVALID);
+    assert_int_equal(transact(s, 0, (struct mu_engine_txn){ .then_count = MU_ENGINE_OPS_MAX + 1 }, &held),
+                     MU_ENGINE_INVALID);
+    assert_string_equal(keys(s, 0, ""), "");
+    assert_int_equal(revision(s), 0);
+}
+
+static void a_full_budget_refuses_the_whole_transaction(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op ops[] = { put_op("a", "small", 0), put_op("b", "also small", 0) };
+    size_t used = s->budget.used;
+
+    s->budget.max = used + 100;
+    assert_int_equal(do_ops(s, 0, ops, COUNT(ops)), MU_ENGINE_EXHAUSTED);
+    assert_string_equal(keys(s, 0, ""), "");
+    assert_int_equal(s->budget.used, used);
+    assert_int_equal(grant(s, 0, 1, true), MU_ENGINE_EXHAUSTED);
+    assert_int_equal(hello(s, 5, "a third job of a long name: aaaaaaaaaaaaaaaaaaaaaaaaa"), MU_ENGINE_EXHAUSTED);
+    s->budget.max = 0;
+    assert_int_equal(do_ops(s, 0, ops, COUNT(ops)), MU_ENGINE_OK);
+}
+
+static void failing_memory_changes_nothing(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op ops[] = { put_op("n/1", "1", 9), put_op("n/2", "2", 0), delete_op("x", true) };
+
+    (void)grant(s, 0, 9, true);
+    (void)watch(s, 1, 1, "n/");
+    FOR_EACH_FAILURE (n) {
+        int code = do_ops(s, 0, ops, COUNT(ops));
+
+        if (code == MU_ENGINE_OK) {
+            fail_alloc_at(0);
+            break;
+        }
+        assert_int_equal(code, MU_ENGINE_EXHAUSTED);
+        assert_string_equal(keys(s, 0, ""), "");
+        assert_int_equal(revision(s), 0);
+        assert_string_equal(flush(s), "");
+    }
+    assert_string_equal(keys(s, 0, ""), "n/1=1 1/1*, n/2=2 1/1");
+}
+
+/* ---- Watches ---- */
+
+static void a_watch_tells_what_comes_after_its_load(void **state)
+{
+    struct scene *s = *state;
+
+    (void)put(s, 0, "job/a", "1", 0);
+    (void)watch(s, 1, 7, "job/");
+    (void)put(s, 0, "job/a", "2", 0);
+    (void)watch(s, 2, 8, "job/");
+    (void)put(s, 0, "nodes/1", "x", 0);
+    (void)do_ops(s, 0, (struct mu_engine_op[]){ put_op("job/b", "3", 0), delete_op("job/a", false) }, 2);
+    assert_string_equal(flush(s), "1.7 at 4: +job/a=2@2 +job/b=3@4 -job/a deleted@4; 2.8 at 4: +job/b=3@4 "
+                                  "-job/a deleted@4");
+    assert_string_equal(flush(s), "");
+    (void)put(s, 0, "job/c", "", 0);
+    assert_string_equal(flush(s), "1.7 at 5: +job/c=@5; 2.8 at 5: +job/c=@5");
+}
+
+static void a_value_that_is_replaced_before_the_push_is_told_all_the_same(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 1, 1, "");
+    (void)put(s, 0, "a", "first", 0);
+    (void)put(s, 0, "a", "second", 0);
+    (void)do_ops(s, 0, (struct mu_engine_op[]){ delete_op("a", false) }, 1);
+    assert_string_equal(flush(s), "1.1 at 3: +a=first@1 +a=second@2 -a deleted@3");
+}
+
+static void a_watch_ends_when_asked_replaced_or_left(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 1, 1, "a");
+    (void)watch(s, 1, 2, "a");
+    mu_engine_unwatch(s->engine, &s->peers[1], 2);
+    mu_engine_unwatch(s->engine, &s->peers[1], 99);
+    (void)put(s, 0, "a", "1", 0);
+    (void)watch(s, 1, 1, "b"); /* what was gathered for the old one goes with it */
+    (void)put(s, 0, "b", "1", 0);
+    assert_string_equal(flush(s), "1.1 at 2: +b=1@2");
+    (void)put(s, 0, "b", "2", 0);
+    leave(s, 1, false);
+    assert_string_equal(flush(s), "");
+}
+
+static void a_peer_has_so_many_watches_and_no_more(void **state)
+{
+    struct scene *s = *state;
+
+    for (uint32_t i = 0; i < MU_ENGINE_WATCHES_MAX; i++)
+        assert_int_equal(watch(s, 0, i, "a"), MU_ENGINE_OK);
+    assert_int_equal(watch(s, 0, 99, "a"), MU_ENGINE_EXHAUSTED);
+    assert_int_equal(watch(s, 0, 3, "b"), MU_ENGINE_OK);
+    assert_int_equal(watch(s, 5, 1, "a"), MU_ENGINE_PRECONDITION);
+}
+
+static void a_job_has_so_many_watched_prefixes_and_no_more(void **state)
+{
+    struct scene *s = *state;
+    char prefix[16];
+
+    for (unsigned i = 0; i <= MU_ENGINE_PREFIXES_MAX; i++) {
+        unsigned peer = 6 + i / MU_ENGINE_WATCHES_MAX;
+
+        if (i % MU_ENGINE_WATCHES_MAX == 0)
+            (void)hello(s, peer, "j");
+        (void)snprintf(prefix, sizeof prefix, "%u/", i);
+        assert_int_equal(watch(s, peer, i, prefix), i < MU_ENGINE_PREFIXES_MAX ? MU_ENGINE_OK : MU_ENGINE_EXHAUSTED);
+    }
+    assert_int_equal(watch(s, 0, 1, "5/"), MU_ENGINE_OK); /* one that is watched already */
+    (void)put(s, 0, "5/", "x", 0);
+    assert_string_equal(flush(s), "6.5 at 1: +5/=x@1; 0.1 at 1: +5/=x@1");
+}
+
+static void without_memory_for_a_change_the_watch_is_told_to_load_again(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("a", "1", 0);
+
+    (void)put(s, 0, "a", "0", 0); /* the array of keys has room from here on */
+    (void)watch(s, 1, 1, "a");
+    (void)watch(s, 2, 1, "a");
+    FOR_EACH_FAILURE (n) { /* that for the change comes last, and is the only one that does not refuse */
+        if (do_ops(s, 0, &op, 1) != MU_ENGINE_OK)
+            continue;
+        fail_alloc_at(0);
+        break;
+    }
+    assert_string_equal(flush(s), "1.1 at 2: lost; 2.1 at 2: lost");
+    (void)put(s, 0, "a", "2", 0);
+    assert_string_equal(flush(s), ""); /* it has ended */
+    (void)watch(s, 1, 1, "a");
+    (void)put(s, 0, "a", "3", 0);
+    assert_string_equal(flush(s), "1.1 at 4: +a=3@4");
+}
+
+/* ---- Leases ---- */
+
+static void the_keys_of_a_lease_go_with_it_in_one_revision(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 50, true);
+    (void)grant(s, 0, 51, false);
+    (void)put(s, 0, "z", "", 50);
+    (void)put(s, 0, "a", "", 50);
+    (void)put(s, 0, "k", "", 51);
+    (void)put(s, 0, "m", "", 50);
+    (void)put(s, 0, "m", "", 0); /* a put without a lease takes the key out of it */
+    (void)flush(s);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[0], 50, mu_slice_str("")), MU_ENGINE_OK);
+    assert_string_equal(flush(s), "1.1 at 6: -a revoked@6 -z revoked@6");
+    assert_string_equal(keys(s, 1, ""), "k= 3/3*, m= 4/5");
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[0], 50, mu_slice_str("")), MU_ENGINE_NOT_FOUND);
+}
+
+static void a_grant_that_cannot_be_is_refused(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_grant odd = { .lease = 8, .ttl_ms = MU_ENGINE_TTL_MIN_MS - 1 };
+
+    assert_int_equal(grant(s, 0, 7, true), MU_ENGINE_OK);
+    assert_int_equal(grant(s, 1, 7, true), MU_ENGINE_PRECONDITION); /* two clients with one lease */
+    assert_int_equal(grant(s, 4, 7, true), MU_ENGINE_PRECONDITION);
+    assert_int_equal(grant(s, 0, 0, true), MU_ENGINE_INVALID);
+    assert_int_equal(grant(s, 5, 8, true), MU_ENGINE_PRECONDITION);
+    assert_int_equal(mu_engine_grant(s->engine, &s->peers[0], &odd, 0), MU_ENGINE_INVALID);
+    odd.ttl_ms = MU_ENGINE_TTL_MAX_MS + UINT64_C(1);
+    assert_int_equal(mu_engine_grant(s->engine, &s->peers[0], &odd, 0), MU_ENGINE_INVALID);
+    odd.ttl_ms = 1000;
+    odd.secret = mu_slice_str("short");
+    assert_int_equal(mu_engine_grant(s->engine, &s->peers[0], &odd, 0), MU_ENGINE_INVALID);
+}
+
+static void a_lease_of_another_job_is_not_there(void **state)
+{
+    struct scene *s = *state;
+    uint32_t last;
+
+    (void)grant(s, 0, 7, true);
+    (void)grant(s, 0, 8, false);
+    assert_int_equal(put(s, 4, "a", "", 7), MU_ENGINE_NOT_FOUND);
+    assert_int_equal(attach(s, 4, 7, &last), MU_ENGINE_NOT_FOUND);
+    assert_int_equal(mu_engine_keep(s->engine, &s->peers[4], 8, s->now_ms), MU_ENGINE_NOT_FOUND);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[4], 7, mu_slice_str("0123456789abcdef")),
+                     MU_ENGINE_NOT_FOUND);
+    assert_int_equal(put(s, 1, "a", "", 7), MU_ENGINE_OK); /* of another node of the same job it is */
+}
+
+static void a_will_needs_the_secret(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_grant without = { .lease = 8, .ttl_ms = 1000 };
+
+    (void)grant(s, 0, 7, true);
+    (void)mu_engine_grant(s->engine, &s->peers[0], &without, s->now_ms);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 7, mu_slice_str("0123456789abcdeX")), MU_ENGINE_DENIED);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 7, mu_slice_str("")), MU_ENGINE_DENIED);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 8, mu_slice_str("")), MU_ENGINE_DENIED);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 9, mu_slice_str("")), MU_ENGINE_NOT_FOUND);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 7, mu_slice_str("0123456789abcdef")), MU_ENGINE_OK);
+}
+
+static void silence_ends_a_lease_after_its_time(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 7, true);
+    (void)put(s, 0, "n", "", 7);
+    (void)flush(s);
+    assert_int_equal(mu_engine_deadline_ms(s->engine), s->now_ms + LEASE_MS);
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+    mu_engine_heard(s->engine, &s->peers[0], s->now_ms);
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+    assert_string_equal(after(s, 1), "1.1 at 2: -n silent@2");
+    assert_int_equal(mu_engine_deadline_ms(s->engine), UINT64_MAX);
+}
+
+static void a_free_lease_lasts_while_somebody_keeps_it(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 7, false);
+    (void)put(s, 0, "doc", "", 7);
+    (void)flush(s);
+    leave(s, 0, false);
+    (void)after(s, 4000);
+    assert_int_equal(mu_engine_keep(s->engine, &s->peers[1], 7, s->now_ms), MU_ENGINE_OK);
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+    assert_string_equal(after(s, 1), "1.1 at 2: -doc silent@2");
+    assert_int_equal(mu_engine_keep(s->engine, &s->peers[1], 7, s->now_ms), MU_ENGINE_NOT_FOUND);
+}
+
+static void a_reset_connection_may_come_back_soon(void **state)
+{
+    struct scene *s = *state;
+    uint32_t last;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 7, true);
+    (void)put(s, 0, "n", "", 7);
+    (void)flush(s);
+    leave(s, 0, false);
+    assert_string_equal(after(s, MU_ENGINE_RECONNECT_MS - 1), "");
+    assert_int_equal(attach(s, 2, 7, &last), MU_ENGINE_OK);
+    assert_int_equal(last, 1);
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+    mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
+    leave(s, 2, false);
+    assert_string_equal(after(s, MU_ENGINE_RECONNECT_MS), "1.1 at 2: -n reset@2");
+    assert_int_equal(attach(s, 3, 7, &last), MU_ENGINE_NOT_FOUND);
+}
+
+static void a_reset_gives_no_more_time_than_silence(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 7, true);
+    (void)put(s, 0, "n", "", 7);
+    (void)flush(s);
+    (void)after(s, LEASE_MS - 100);
+    leave(s, 0, false);
+    assert_string_equal(after(s, 100), "1.1 at 2: -n reset@2");
+}
+
+static void a_connection_that_the_server_cuts_has_the_whole_time(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 7, true);
+    (void)put(s, 0, "n", "", 7);
+    (void)flush(s);
+    (void)after(s, 4000);
+    leave(s, 0, true);
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+    assert_string_equal(after(s, 1), "1.1 at 2: -n silent@2");
+}
+
+static void a_lease_is_taken_over_from_a_connection_that_still_stands(void **state)
+{
+    struct scene *s = *state;
+    uint32_t last;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 7, true);
+    (void)put(s, 0, "n", "", 7);
+    (void)put(s, 0, "n", "2", 7);
+    (void)flush(s);
+    assert_int_equal(attach(s, 2, 7, &last), MU_ENGINE_OK);
+    assert_int_equal(last, 2);
+    assert_null(s->peers[0].job); /* cut */
+    assert_string_equal(after(s, MU_ENGINE_RECONNECT_MS + 1), "");
+    assert_int_equal(attach(s, 2, 7, &last), MU_ENGINE_OK); /* again, by the one that has it */
+    assert_int_equal(last, 2);
+    assert_int_equal(put(s, 2, "n", "3", 7), MU_ENGINE_OK);
+    assert_int_equal(attach(s, 3, 7, &last), MU_ENGINE_OK);
+    assert_int_equal(last, 3);
+}
+
+static void a_refused_transaction_is_not_the_last_one(void **state)
+{
+    struct scene *s = *state;
+    uint32_t last;
+
+    (void)grant(s, 0, 7, true);
+    (void)put(s, 0, "n", "", 7);
+    assert_int_equal(put(s, 0, "n", "", 99), MU_ENGINE_NOT_FOUND);
+    (void)attach(s, 2, 7, &last);
+    assert_int_equal(last, 1);
+}
+
+/* ---- Nobody is judged for another's pause ---- */
+
+static void a_poll_that_began_before_the_time_judges_nobody(void **state)
+{
+    struct scene *s = *state;
+    uint64_t due_ms;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 7, true);
+    (void)put(s, 0, "n", "", 7);
+    (void)flush(s);
+    due_ms = mu_engine_deadline_ms(s->engine);
+    mu_engine_turn(s->engine, due_ms - 1); /* it may have waited until long after */
+    assert_string_equal(flush(s), "");
+    mu_engine_heard(s->engine, &s->peers[0], due_ms + 300);
+    mu_engine_turn(s->engine, due_ms + 300);
+    assert_string_equal(flush(s), "");
+    assert_int_equal(mu_engine_deadline_ms(s->engine), due_ms + 300 + LEASE_MS);
+}
+
+static void the_servers_own_pause_is_added_to_every_lease(void **state)
+{
+    static const uint64_t pauses_ms[] = { MU_ENGINE_LATE_MS + 1, 3000, 30000 };
+    struct scene *s = *state;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 7, true);
+    (void)grant(s, 2, 8, false);
+    (void)put(s, 0, "n", "", 7);
+    (void)put(s, 0, "d", "", 8);
+    (void)flush(s);
+    for (size_t i = 0; i < COUNT(pauses_ms); i++) {
+        uint64_t due_ms = mu_engine_deadline_ms(s->engine);
+
+        assert_string_equal(wake(s, due_ms + pauses_ms[i]), "");
+        assert_int_equal(mu_engine_deadline_ms(s->engine), due_ms + pauses_ms[i]);
+        mu_engine_heard(s->engine, &s->peers[0], s->now_ms);
+        (void)mu_engine_keep(s->engine, &s->peers[2], 8, s->now_ms);
+        assert_string_equal(after(s, 1), "");
+    }
+    assert_string_equal(wake(s, mu_engine_deadline_ms(s->engine) + MU_ENGINE_LATE_MS),
+                        "1.1 at 4: -n silent@3 -d silent@4");
+}
+
+static void half_of_the_leases_silent_at_once_is_the_network(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 3, 1, "");
+    for (unsigned i = 0; i < 4; i++) {
+        (void)grant(s, i, 10 + i, true);
+        (void)put(s, i, (const char *[]){ "a", "b", "c", "d" }[i], "", 10 + i);
+        (void)after(s, 300);
+    }
+    /* 0 and 1 fall silent. */
+    for (unsigned i = 0; i < 3; i++) {
+        (void)after(s, LEASE_MS / 3);
+        mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
+        mu_engine_heard(s->engine, &s->peers[3], s->now_ms);
+    }
+    assert_string_equal(after(s, 400), "");
+    for (uint64_t waited_ms = 0; waited_ms < MU_ENGINE_SUSPECT_MS - 2000; waited_ms += 1000) {
+        assert_string_equal(after(s, 1000), "");
+        mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
+        mu_engine_heard(s->engine, &s->peers[3], s->now_ms);
+    }
+    mu_engine_heard(s->engine, &s->peers[1], s->now_ms); /* one is back */
+    assert_string_equal(after(s, 2000), "3.1 at 5: -a silent@5");
+    mu_engine_heard(s->engine, &s->peers[1], s->now_ms);
+    mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
+    mu_engine_heard(s->engine, &s->peers[3], s->now_ms);
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+}
+
+static void one_of_two_leases_is_just_silent(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 1, 1, "");
+    (void)grant(s, 0, 10, true);
+    (void)grant(s, 1, 11, true);
+    (void)put(s, 0, "a", "", 10);
+    (void)flush(s);
+    (void)after(s, 4000);
+    mu_engine_heard(s->engine, &s->peers[1], s->now_ms);
+    assert_string_equal(after(s, 1000), "1.1 at 2: -a silent@2");
+}
+
+static void connections_that_break_are_not_the_network(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 3, 1, "");
+    for (unsigned i = 0; i < 3; i++) {
+        (void)grant(s, i, 10 + i, true);
+        (void)put(s, i, (const char *[]){ "a", "b", "c" }[i], "", 10 + i);
+    }
+    (void)flush(s);
+    for (unsigned i = 0; i < 3; i++)
+        leave(s, i, false);
+    assert_string_equal(after(s, MU_ENGINE_RECONNECT_MS), "3.1 at 6: -a reset@4 -b reset@5 -c reset@6");
+}
+
+static uint64_t heard_ms;
+
+static void on_heard(void *ctx, struct mu_engine_peer *peer, uint32_t number, int64_t at,
+                     const struct mu_engine_change *changes, size_t count)
+{
+    (void)ctx;
+    (void)peer;
+    (void)number;
+    (void)at;
+    heard_ms = changes[count - 1].heard_ms;
+}
+
+static void a_deletion_says_when_its_lease_was_last_heard(void **state)
+{
+    struct mu_budget budget = { 0 };
+    struct mu_engine_config config = { .budget = &budget, .revision = BASE, .push = on_heard };
+    struct mu_engine *engine = mu_engine_new(&config);
+    struct mu_engine_grant wanted = { .lease = 1, .ttl_ms = 1000, .bound = true };
+    struct mu_engine_op op = put_op("a", "", 1);
+    struct mu_engine_txn txn = { .id = 1, .then = &op, .then_count = 1 };
+    struct mu_engine_peer peer;
+    struct mu_engine_found found;
+    bool held;
+
+    (void)state;
+    mu_engine_peer_init(&peer);
+    (void)mu_engine_hello(engine, &peer, mu_slice_str("j"));
+    (void)mu_engine_grant(engine, &peer, &wanted, 5000);
+    (void)mu_engine_txn(engine, &peer, &txn, &held);
+    (void)mu_engine_load(engine, &peer, 1, mu_slice_str(""), &found);
+    mu_engine_heard(engine, &peer, 5300);
+    mu_engine_turn(engine, 6300);
+    mu_engine_flush(engine);
+    assert_int_equal(heard_ms, 5300);
+    mu_engine_leave(engine, &peer, false, 6300);
+    mu_engine_free(engine);
+    assert_int_equal(budget.used, 0);
+}
+
+/* ---- Jobs ---- */
+
+static void a_second_hello_is_refused(void **state)
+{
+    struct scene *s = *state;
+    static char long_id[MU_ENGINE_RUN_ID_MAX + 2];
+
+    memset(long_id, 'x', sizeof long_id - 1);
+    assert_int_equal(hello(s, 0, "j"), MU_ENGINE_PRECONDITION);
+    assert_int_equal(hello(s, 0, "other"), MU_ENGINE_PRECONDITION);
+    assert_int_equal(hello(s, 5, ""), MU_ENGINE_INVALID);
+    assert_int_equal(hello(s, 5, long_id), MU_ENGINE_INVALID);
+}
+
+static void a_job_goes_with_its_last_peer_lease_and_key(void **state)
+{
+    struct scene *s = *state;
+    size_t used = s->budget.used;
+
+    assert_int_equal(hello(s, 5, "short"), MU_ENGINE_OK);
+    (void)grant(s, 5, 1, true);
+    (void)put(s, 5, "a", "", 1);
+    leave(s, 5, false);
+    assert_true(s->budget.used > used);
+    (void)after(s, MU_ENGINE_RECONNECT_MS);
+    assert_int_equal(s->budget.used, used);
+    assert_int_equal(revision(s), 2); /* and its revisions are never used again */
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        CASE(a_key_has_the_revisions_of_its_making_and_its_last_change),
+        CASE(a_job_sees_its_own_keys_alone),
+        CASE(a_prefix_is_a_run_of_keys),
+        CASE(a_transaction_that_changes_nothing_makes_no_revision),
+        CASE(compares_choose_the_branch),
+        CASE(what_cannot_be_is_refused_and_changes_nothing),
+        CASE(a_full_budget_refuses_the_whole_transaction),
+        CASE(failing_memory_changes_nothing),
+        CASE(a_watch_tells_what_comes_after_its_load),
+        CASE(a_value_that_is_replaced_before_the_push_is_told_all_the_same),
+        CASE(a_watch_ends_when_asked_replaced_or_left),
+        CASE(a_peer_has_so_many_watches_and_no_more),
+        CASE(a_job_has_so_many_watched_prefixes_and_no_more),
+        CASE(without_memory_for_a_change_the_watch_is_told_to_load_again),
+        CASE(the_keys_of_a_lease_go_with_it_in_one_revision),
+        CASE(a_grant_that_cannot_be_is_refused),
+        CASE(a_lease_of_another_job_is_not_there),
+        CASE(a_will_needs_the_secret),
+        CASE(silence_ends_a_lease_after_its_time),
+        CASE(a_free_lease_lasts_while_somebody_keeps_it),
+        CASE(a_reset_connection_may_come_back_soon),
+        CASE(a_reset_gives_no_more_time_than_silence),
+        CASE(a_connection_that_the_server_cuts_has_the_whole_time),
+        CASE(a_lease_is_taken_over_from_a_connection_that_still_stands),
+        CASE(a_refused_transaction_is_not_the_last_one),
+        CASE(a_poll_that_began_before_the_time_judges_nobody),
+        CASE(the_servers_own_pause_is_added_to_every_lease),
+        CASE(half_of_the_leases_silent_at_once_is_the_network),
+        CASE(one_of_two_leases_is_just_silent),
+        CASE(connections_that_break_are_not_the_network),
+        cmocka_unit_test(a_deletion_says_when_its_lease_was_last_heard),
+        CASE(a_second_hello_is_refused),
+        CASE(a_job_goes_with_its_last_peer_lease_and_key),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
