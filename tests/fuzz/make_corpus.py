@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the hand-made inputs of corpus/session and corpus/net. Inputs that a fuzzer found stay as they are.
+"""Writes the hand-made inputs of corpus/session, corpus/frames and corpus/net. Inputs that a fuzzer found stay as they are.
 
 A stream is what one connection sends; a program is a list of steps, see fuzz_session.c.
 """
@@ -143,7 +143,63 @@ NET = {
     "long": "h" * 300 + ":80",
 }
 
+FRAME_TYPES = "HELLO ATTACH GRANT KEEP REVOKE LOAD UNWATCH RANGE TXN WELCOME DONE KVS EVENTS STALE".split()
+
+
+def u32(number):
+    return struct.pack("<I", number)
+
+
+def string(value):
+    return u32(len(value)) + value
+
+
+def frame(kind, *fields):
+    body = bytes([1 + FRAME_TYPES.index(kind), 0, 0, 0]) + u32(7) + b"".join(fields)
+    return u32(len(body)) + body
+
+
+def frame_step(who, action, data):
+    """See fuzz_frames.c: 0 leaves, 1 lets 100 ms a byte pass, 2 ends a turn, 3 feeds."""
+    return bytes([who + 3 * action, len(data)]) + data
+
+
+def put(key, value, lease=0):
+    return u32(0) + u64(lease) + string(key) + string(value)
+
+
+def kv(key, value, lease=0):
+    return u64(5) + u64(6) + u64(lease) + string(key) + string(value)
+
+
+SECRET = string(b"0123456789abcdef")
+HELLO = frame("HELLO", u32(1), u32(1), string(b"job"), string(b"node"), string(b""))
+GRANT = frame("GRANT", u64(9), u32(5000), u32(1), SECRET)
+LOAD = frame("LOAD", u32(1), string(b"n"))
+TXN = frame("TXN", u32(1), u32(0) + u64(0) + string(b"n/1"), u32(1), put(b"n/1", b"v", 9), u32(1),
+            u32(2) + u64(0) + string(b"n") + string(b""))
+FRAMES = {
+    "hello": HELLO, "grant": GRANT, "load": LOAD, "txn": TXN,
+    "attach": frame("ATTACH", u64(9)), "keep": frame("KEEP", u64(0)), "revoke": frame("REVOKE", u64(9), SECRET),
+    "unwatch": frame("UNWATCH", u32(1)), "range": frame("RANGE", u32(1), string(b"")),
+    "welcome": frame("WELCOME", u32(1), u64(2), u64(3), string(b"job"), string(b"host"), string(b"10.0.0.1")),
+    "done": frame("DONE", u32(5), u32(0), u64(3), u32(0), string(b"no such lease")),
+    "kvs": frame("KVS", u32(0), u64(3), u32(2), kv(b"a", b"1"), kv(b"b", b"", 9)),
+    "events": frame("EVENTS", u32(1), u64(3), u32(2), u32(0) + u64(0) + kv(b"a", b"1"), u32(4) + u64(5000) + kv(b"b", b"")),
+    "stale": frame("STALE", u32(1)),
+    "program-silent": frame_step(0, 3, HELLO) + frame_step(0, 3, GRANT) + frame_step(1, 3, HELLO) + frame_step(1, 3, LOAD)
+    + frame_step(0, 3, TXN) + frame_step(0, 2, b"") + frame_step(0, 1, b"." * 50) + frame_step(0, 2, b""),
+    "program-reset": frame_step(0, 3, HELLO) + frame_step(0, 3, GRANT) + frame_step(0, 3, TXN) + frame_step(0, 0, b"")
+    + frame_step(1, 3, HELLO) + frame_step(1, 3, frame("ATTACH", u64(9))) + frame_step(1, 0, b"") + frame_step(1, 1, b"." * 15)
+    + frame_step(1, 2, b""),
+    "program-will": frame_step(0, 3, HELLO) + frame_step(0, 3, GRANT) + frame_step(0, 3, TXN)
+    + frame_step(2, 3, frame("REVOKE", u64(9), SECRET)) + frame_step(2, 2, b""),
+    "program-halves": frame_step(0, 3, HELLO[:9]) + frame_step(0, 3, HELLO[9:] + GRANT[:20]) + frame_step(0, 3, GRANT[20:]),
+}
+
 for name, data in SESSION.items():
     (HERE / "corpus" / "session" / name).write_bytes(data)
+for name, data in FRAMES.items():
+    (HERE / "corpus" / "frames" / name).write_bytes(data)
 for name, data in NET.items():
     (HERE / "corpus" / "net" / name).write_text(data)

@@ -1,0 +1,373 @@
+/* See engine_session.h. */
+#include "store/engine_session.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum {
+    KVS_BYTES = 256 * 1024,   /* of keys in one frame, unless a single one is larger */
+    EVENTS_BYTES = 256 * 1024 /* the same for changes */
+};
+
+#define OUT_BYTES_MAX (MU_FRAME_BYTES_MAX + 64u)
+#define LISTS_BYTES_MAX (16u << 20) /* what the lists of one frame may take in memory: 4,096 operations take less */
+
+/* ---- Sending ---- */
+
+static void send_frame(struct mu_engine_session *session, const struct mu_frame *frame)
+{
+    struct mu_buf *out = &session->host->out;
+
+    if (session->dead)
+        return;
+    out->len = 0;
+    if (mu_frame_write(frame, out, OUT_BYTES_MAX) < 0)
+        session->host->drop(session); /* no memory for its answer: it has to come again */
+    else
+        session->host->send(session, mu_buf_slice(out));
+}
+
+static const char *refusal(enum mu_engine_code code)
+{
+    switch (code) {
+    case MU_ENGINE_OK:
+        return "";
+    case MU_ENGINE_INVALID:
+        return "a length or number is beyond its limit, or a key stands twice in a transaction";
+    case MU_ENGINE_NOT_FOUND:
+        return "this job has no such lease";
+    case MU_ENGINE_DENIED:
+        return "this is not the secret of that lease";
+    case MU_ENGINE_EXHAUSTED:
+        return "the store has no room for more";
+    case MU_ENGINE_PRECONDITION:
+        return "HELLO has to come first, and once; a lease is granted once";
+    }
+    return "unknown";
+}
+
+static void send_done(struct mu_engine_session *session, uint32_t id, enum mu_engine_code code, bool held,
+                      uint32_t last)
+{
+    struct mu_frame frame = { .type = MU_FRAME_DONE,
+                              .id = id,
+                              .code = (uint32_t)code,
+                              .held = held,
+                              .revision = mu_engine_revision(session->host->engine),
+                              .last = last,
+                              .text = mu_slice_str(refusal(code)) };
+
+    send_frame(session, &frame);
+}
+
+/* How many keys from there on go into one frame. */
+static size_t page_of(const struct mu_engine_found *found, size_t from)
+{
+    size_t bytes = 0, count = 0;
+
+    while (from + count < found->count && count < MU_FRAME_KVS_MAX) {
+        struct mu_engine_kv kv = mu_engine_kv(found, from + count);
+
+        bytes += mu_frame_kv_bytes(&kv);
+        if (count > 0 && bytes > KVS_BYTES)
+            break;
+        count++;
+    }
+    return count;
+}
+
+static void send_kvs(struct mu_engine_session *session, uint32_t id, const struct mu_engine_found *found)
+{
+    size_t from = 0;
+
+    do {
+        size_t count = page_of(found, from);
+        struct mu_engine_kv *kvs = calloc(count + 1, sizeof *kvs);
+        struct mu_frame frame = { .type = MU_FRAME_KVS,
+                                  .id = id,
+                                  .more = from + count < found->count,
+                                  .revision = mu_engine_revision(session->host->engine),
+                                  .kvs = kvs,
+                                  .kvs_count = count };
+
+        if (kvs == NULL) {
+            session->host->drop(session);
+            return;
+        }
+        for (size_t i = 0; i < count; i++)
+            kvs[i] = mu_engine_kv(found, from + i);
+        send_frame(session, &frame);
+        free(kvs);
+        from += count;
+    } while (from < found->count && !session->dead);
+}
+
+/* As much as goes into one frame; its time is told as how long ago. */
+static size_t send_some_changes(struct mu_engine_session *session, struct mu_frame *frame,
+                                const struct mu_engine_change *changes, size_t count)
+{
+    struct mu_engine_change *copies = malloc(count * sizeof *copies);
+    uint64_t now_ms = session->host->now_ms;
+    size_t bytes = 0, some = 0;
+
+    if (copies == NULL) {
+        session->host->drop(session);
+        return count;
+    }
+    while (some < count && (some == 0 || bytes < EVENTS_BYTES) && some < MU_FRAME_KVS_MAX) {
+        copies[some] = changes[some];
+        if (changes[some].heard_ms != 0)
+            copies[some].heard_ms = now_ms > changes[some].heard_ms ? now_ms - changes[some].heard_ms : 0;
+        bytes += mu_frame_kv_bytes(&changes[some].kv);
+        some++;
+    }
+    frame->changes = copies;
+    frame->changes_count = some;
+    send_frame(session, frame);
+    free(copies);
+    return some;
+}
+
+static void on_push(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int64_t revision,
+                    const struct mu_engine_change *changes, size_t count)
+{
+    struct mu_engine_session *session = MU_LIST_ITEM(peer, struct mu_engine_session, peer);
+    struct mu_frame frame = { .type = count > 0 ? MU_FRAME_EVENTS : MU_FRAME_STALE,
+                              .watch = watch,
+                              .revision = revision };
+
+    (void)ctx;
+    if (count == 0)
+        send_frame(session, &frame);
+    while (count > 0 && !session->dead) {
+        size_t some = send_some_changes(session, &frame, changes, count);
+
+        changes += some;
+        count -= some;
+    }
+}
+
+/* ---- Requests ---- */
+
+static int hello(struct mu_engine_session *session, const struct mu_frame *frame, struct muster_error *reterr)
+{
+    enum mu_engine_code code;
+    struct mu_frame welcome = { .type = MU_FRAME_WELCOME,
+                                .id = frame->id,
+                                .version = MU_FRAME_VERSION,
+                                .epoch = session->host->epoch,
+                                .revision = mu_engine_revision(session->host->engine),
+                                .run_id = frame->run_id,
+                                .node = mu_slice_str(session->host->node),
+                                .your_addr = mu_slice_str(session->address) };
+
+    if (frame->version_min > MU_FRAME_VERSION || frame->version_max < frame->version_min || frame->version_min == 0)
+        return mu_fail(reterr, MUSTER_EPROTOCOL,
+                       "it speaks versions %" PRIu32 " to %" PRIu32
+                       " of the engine's frames, and this store version %d",
+                       frame->version_min, frame->version_max, MU_FRAME_VERSION);
+    code = mu_engine_hello(session->host->engine, &session->peer, frame->run_id);
+    if (code != MU_ENGINE_OK)
+        send_done(session, frame->id, code, false, 0);
+    else
+        send_frame(session, &welcome);
+    return 0;
+}
+
+static void attach(struct mu_engine_session *session, const struct mu_frame *frame)
+{
+    struct mu_engine_peer *old;
+    uint32_t last;
+    enum mu_engine_code code =
+        mu_engine_attach(session->host->engine, &session->peer, frame->lease, session->host->now_ms, &last, &old);
+
+    if (old != NULL)
+        session->host->drop(MU_LIST_ITEM(old, struct mu_engine_session, peer));
+    send_done(session, frame->id, code, code == MU_ENGINE_OK, last);
+}
+
+static enum mu_engine_code grant(struct mu_engine_session *session, const struct mu_frame *frame)
+{
+    struct mu_engine_grant wanted = {
+        .lease = frame->lease, .ttl_ms = frame->ttl_ms, .bound = frame->bound, .secret = frame->secret
+    };
+
+    return mu_engine_grant(session->host->engine, &session->peer, &wanted, session->host->now_ms);
+}
+
+static void look_up(struct mu_engine_session *session, const struct mu_frame *frame)
+{
+    struct mu_engine_found found;
+    enum mu_engine_code code =
+        frame->type == MU_FRAME_LOAD
+            ? mu_engine_load(session->host->engine, &session->peer, frame->watch, frame->key, &found)
+            : mu_engine_range(&session->peer, frame->key, frame->prefix, &found);
+
+    if (code != MU_ENGINE_OK)
+        send_done(session, frame->id, code, false, 0);
+    else
+        send_kvs(session, frame->id, &found);
+}
+
+static int carry_out(struct mu_engine_session *session, const struct mu_frame *frame, struct muster_error *reterr)
+{
+    struct mu_engine *engine = session->host->engine;
+    enum mu_engine_code code = MU_ENGINE_OK;
+    bool held = false;
+
+    mu_engine_heard(engine, &session->peer, session->host->now_ms);
+    switch (frame->type) {
+    case MU_FRAME_HELLO:
+        return hello(session, frame, reterr);
+    case MU_FRAME_ATTACH:
+        attach(session, frame);
+        return 0;
+    case MU_FRAME_LOAD:
+    case MU_FRAME_RANGE:
+        look_up(session, frame);
+        return 0;
+    case MU_FRAME_GRANT:
+        code = grant(session, frame);
+        break;
+    case MU_FRAME_KEEP:
+        if (frame->lease != 0)
+            code = mu_engine_keep(engine, &session->peer, frame->lease, session->host->now_ms);
+        break;
+    case MU_FRAME_REVOKE:
+        code = mu_engine_revoke(engine, &session->peer, frame->lease, frame->secret);
+        break;
+    case MU_FRAME_UNWATCH:
+        mu_engine_unwatch(engine, &session->peer, frame->watch);
+        break;
+    case MU_FRAME_TXN:
+        code = mu_engine_txn(engine, &session->peer, &frame->txn, &held);
+        break;
+    case MU_FRAME_WELCOME:
+    case MU_FRAME_DONE:
+    case MU_FRAME_KVS:
+    case MU_FRAME_EVENTS:
+    case MU_FRAME_STALE:
+    case MU_FRAMES_COUNT:
+        return mu_fail(reterr, MUSTER_EPROTOCOL, "the frame %s is a server's", mu_frame_type_text(frame->type));
+    }
+    send_done(session, frame->id, code, held, 0);
+    return 0;
+}
+
+/* ---- Bytes ---- */
+
+/* Carries out the whole frames at the start of `bytes`; how many bytes these were, or an error. */
+static int take_frames(struct mu_engine_session *session, struct mu_slice bytes, size_t *ret_used,
+                       struct muster_error *reterr)
+{
+    int rc = 0;
+
+    *ret_used = 0;
+    while (rc == 0 && !session->dead) {
+        struct mu_slice left = mu_slice(bytes.data + *ret_used, bytes.len - *ret_used);
+        size_t len = mu_frame_length(left);
+        struct mu_arena arena = { .bytes_max = LISTS_BYTES_MAX };
+        struct mu_frame frame;
+
+        if (len > MU_FRAME_BYTES_MAX || (len > 0 && len < MU_FRAME_HEAD_BYTES))
+            return mu_fail(reterr, MUSTER_EPROTOCOL, "a frame of %zu bytes", len);
+        if (len == 0 || len > left.len)
+            return 0;
+        rc = mu_frame_read(mu_slice(left.data, len), &arena, &frame, reterr);
+        if (rc == 0)
+            rc = carry_out(session, &frame, reterr);
+        mu_arena_done(&arena);
+        *ret_used += len;
+    }
+    return rc;
+}
+
+/* What `unread` holds is charged to the budget of all connections. */
+static int settle_charge(struct mu_engine_session *session, struct muster_error *reterr)
+{
+    mu_budget_give(session->host->transit, session->charged);
+    session->charged = session->unread.cap;
+    if (mu_budget_take(session->host->transit, session->charged))
+        return 0;
+    session->charged = 0;
+    return mu_fail(reterr, MUSTER_ELIMIT, "no room for a frame that is not whole: %zu of %zu bytes are in use",
+                   session->host->transit->used, session->host->transit->max);
+}
+
+static int keep_rest(struct mu_engine_session *session, struct mu_slice rest, struct muster_error *reterr)
+{
+    if (mu_buf_append(&session->unread, rest.data, rest.len, MU_FRAME_BYTES_MAX + rest.len) < 0)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a frame");
+    return settle_charge(session, reterr);
+}
+
+int mu_engine_session_feed(struct mu_engine_session *session, struct mu_slice bytes, uint64_t now_ms,
+                           struct muster_error *reterr)
+{
+    size_t used = 0;
+    int rc = 0;
+
+    session->host->now_ms = now_ms;
+    if (session->unread.len > 0) { /* its rest has come, or a part of it */
+        rc = keep_rest(session, bytes, reterr);
+        if (rc == 0)
+            rc = take_frames(session, mu_buf_slice(&session->unread), &used, reterr);
+        mu_buf_consume(&session->unread, used);
+        return rc == 0 ? settle_charge(session, reterr) : rc;
+    }
+    rc = take_frames(session, bytes, &used, reterr);
+    if (rc == 0 && used < bytes.len && !session->dead)
+        rc = keep_rest(session, mu_slice(bytes.data + used, bytes.len - used), reterr);
+    return rc;
+}
+
+void mu_engine_session_init(struct mu_engine_session *session, struct mu_engine_host *host, const char *address)
+{
+    *session = (struct mu_engine_session){ .host = host, .address = address };
+    mu_engine_peer_init(&session->peer);
+}
+
+void mu_engine_session_leave(struct mu_engine_session *session, bool cut, uint64_t now_ms)
+{
+    session->dead = true;
+    mu_engine_leave(session->host->engine, &session->peer, cut, now_ms);
+    mu_budget_give(session->host->transit, session->charged);
+    session->charged = 0;
+    mu_buf_done(&session->unread);
+}
+
+/* ---- The host ---- */
+
+int mu_engine_host_init(struct mu_engine_host *host, const struct mu_engine_host_config *config)
+{
+    struct mu_engine_config engine = {
+        .budget = config->budget,
+        .seed = config->seed,
+        .revision = MU_ENGINE_REVISION_MIN + (int64_t)(config->random[0] >> 4), /* far from the end, too */
+        .push = on_push,
+        .ctx = host,
+    };
+
+    *host = (struct mu_engine_host){ .engine = mu_engine_new(&engine),
+                                     .epoch = config->random[1],
+                                     .node = config->node,
+                                     .transit = config->transit,
+                                     .send = config->send,
+                                     .drop = config->drop };
+    return host->engine != NULL ? 0 : MUSTER_ENOMEM;
+}
+
+void mu_engine_host_done(struct mu_engine_host *host)
+{
+    mu_engine_free(host->engine);
+    mu_buf_done(&host->out);
+}
+
+void mu_engine_host_turn(struct mu_engine_host *host, uint64_t began_ms, uint64_t now_ms)
+{
+    assert(began_ms <= now_ms);
+    host->now_ms = now_ms;
+    mu_engine_turn(host->engine, began_ms);
+    mu_engine_flush(host->engine);
+}

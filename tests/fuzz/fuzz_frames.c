@@ -1,0 +1,99 @@
+/* Any bytes: read as frames, and what is read is written again byte for byte. Then the same bytes, and parts of them, go to
+ * the sessions of an engine; at the end nothing may be left of it.
+ *
+ * Each step of the program is: a byte that picks a session and what happens to it, a length, and so many bytes. */
+#include "store/engine_session.h"
+
+#include <stdlib.h>
+
+enum { SESSIONS = 3, STEPS_MAX = 64 };
+
+#define EXPECT(condition)                                                                                              \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
+
+static void on_send(struct mu_engine_session *session, struct mu_slice bytes)
+{
+    EXPECT(!session->dead && mu_frame_length(bytes) == bytes.len);
+}
+
+static void on_drop(struct mu_engine_session *session)
+{
+    session->dead = true;
+}
+
+static void read_and_write(struct mu_slice bytes)
+{
+    struct mu_arena arena = { .bytes_max = 16u << 20 };
+    struct mu_buf out = { 0 };
+    struct mu_frame frame;
+
+    if (mu_frame_read(bytes, &arena, &frame, NULL) == 0) {
+        EXPECT(mu_frame_write(&frame, &out, MU_FRAME_BYTES_MAX) == 0);
+        EXPECT(mu_slice_equal(mu_buf_slice(&out), bytes));
+    }
+    mu_buf_done(&out);
+    mu_arena_done(&arena);
+}
+
+struct scene {
+    struct mu_budget budget, transit;
+    struct mu_engine_host host;
+    struct mu_engine_session sessions[SESSIONS];
+    uint64_t now_ms;
+};
+
+static void renew(struct scene *s, struct mu_engine_session *session, bool cut)
+{
+    mu_engine_session_leave(session, cut, s->now_ms);
+    mu_engine_session_init(session, &s->host, "1.2.3.4");
+}
+
+static void step(struct scene *s, unsigned what, struct mu_slice bytes)
+{
+    struct mu_engine_session *session = &s->sessions[what % SESSIONS];
+
+    switch (what / SESSIONS % 8) {
+    case 0:
+        renew(s, session, what & 128);
+        break;
+    case 1:
+        s->now_ms += bytes.len * 100;
+        break;
+    case 2:
+        mu_engine_host_turn(&s->host, s->now_ms, s->now_ms);
+        break;
+    default:
+        if (mu_engine_session_feed(session, bytes, s->now_ms, NULL) < 0 || session->dead)
+            renew(s, session, true);
+        break;
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct scene s = { .budget = { .max = 20000 }, .transit = { .max = 20000 }, .now_ms = 1000 };
+    struct mu_engine_host_config config = {
+        .budget = &s.budget, .transit = &s.transit, .node = "host", .send = on_send, .drop = on_drop
+    };
+
+    read_and_write(mu_slice(data, size));
+    if (mu_engine_host_init(&s.host, &config) < 0)
+        return 0;
+    for (unsigned i = 0; i < SESSIONS; i++)
+        mu_engine_session_init(&s.sessions[i], &s.host, "1.2.3.4");
+    for (unsigned i = 0; i < STEPS_MAX && size >= 2; i++) {
+        size_t len = data[1] < size - 2 ? data[1] : size - 2;
+
+        step(&s, data[0], mu_slice(data + 2, len));
+        data += 2 + len;
+        size -= 2 + len;
+    }
+    for (unsigned i = 0; i < SESSIONS; i++)
+        mu_engine_session_leave(&s.sessions[i], false, s.now_ms);
+    mu_engine_host_done(&s.host);
+    EXPECT(s.budget.used == 0 && s.transit.used == 0);
+    return 0;
+}

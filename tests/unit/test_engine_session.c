@@ -1,0 +1,485 @@
+/* An engine's connection: what each frame is answered with, and what ends it. */
+#include "failmalloc.h"
+#include "pure.h"
+#include "store/engine_session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { SESSIONS = 4, TRACE_BYTES = 8192 };
+
+struct client {
+    struct mu_engine_session session;
+    struct mu_buf heard;
+};
+
+struct scene {
+    struct mu_budget budget, transit;
+    struct mu_engine_host host;
+    struct client clients[SESSIONS];
+    uint64_t now_ms;
+    int64_t base; /* the revision at the start */
+    char trace[TRACE_BYTES];
+    size_t trace_len;
+};
+
+static void say(struct scene *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct scene *s, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    s->trace_len += (size_t)vsnprintf(s->trace + s->trace_len, TRACE_BYTES - s->trace_len, format, args);
+    va_end(args);
+    assert_true(s->trace_len < TRACE_BYTES);
+}
+
+static struct client *client_of(struct mu_engine_session *session)
+{
+    return MU_LIST_ITEM(session, struct client, session);
+}
+
+static void on_send(struct mu_engine_session *session, struct mu_slice bytes)
+{
+    assert_false(session->dead);
+    assert_int_equal(mu_buf_append(&client_of(session)->heard, bytes.data, bytes.len, SIZE_MAX), 0);
+}
+
+static void on_drop(struct mu_engine_session *session)
+{
+    session->dead = true;
+}
+
+static void say_frame(struct scene *s, const struct mu_frame *frame)
+{
+    say(s, "%s%s %" PRIu32, s->trace_len > 0 ? "; " : "", mu_frame_type_text(frame->type), frame->id);
+    switch (frame->type) {
+    case MU_FRAME_WELCOME:
+        say(s, " v%" PRIu32 " %.*s by %.*s to %.*s", frame->version, (int)frame->run_id.len, frame->run_id.data,
+            (int)frame->node.len, frame->node.data, (int)frame->your_addr.len, frame->your_addr.data);
+        break;
+    case MU_FRAME_DONE:
+        say(s, " code %" PRIu32 "%s at %" PRId64, frame->code, frame->held ? " held" : "", frame->revision - s->base);
+        if (frame->last != 0)
+            say(s, " last %" PRIu32, frame->last);
+        assert_int_equal(frame->code == 0, frame->text.len == 0);
+        break;
+    case MU_FRAME_KVS:
+        say(s, "%s at %" PRId64 ":", frame->more ? " more" : "", frame->revision - s->base);
+        for (size_t i = 0; i < frame->kvs_count && i < 3; i++)
+            say(s, " %.*s", (int)frame->kvs[i].key.len, frame->kvs[i].key.data);
+        if (frame->kvs_count > 3)
+            say(s, " ...%zu", frame->kvs_count);
+        break;
+    case MU_FRAME_EVENTS:
+        say(s, " watch %" PRIu32 ":", frame->watch);
+        for (size_t i = 0; i < frame->changes_count; i++) {
+            say(s, " %c%.*s", frame->changes[i].deleted ? '-' : '+', (int)frame->changes[i].kv.key.len,
+                frame->changes[i].kv.key.data);
+            if (frame->changes[i].deleted)
+                say(s, " %s, heard %" PRIu64 " ms ago", mu_engine_end_text(frame->changes[i].end),
+                    frame->changes[i].heard_ms);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+/* What a client has heard since it was last asked. */
+static const char *heard(struct scene *s, unsigned i)
+{
+    struct mu_slice left = mu_buf_slice(&s->clients[i].heard);
+
+    s->trace_len = 0;
+    s->trace[0] = '\0';
+    while (left.len > 0) {
+        size_t len = mu_frame_length(left);
+        struct mu_arena arena = { 0 };
+        struct mu_frame frame;
+
+        assert_int_equal(mu_frame_read(mu_slice(left.data, len), &arena, &frame, NULL), 0);
+        say_frame(s, &frame);
+        mu_arena_done(&arena);
+        left = mu_slice(left.data + len, left.len - len);
+    }
+    mu_buf_done(&s->clients[i].heard);
+    return s->trace;
+}
+
+static int feed(struct scene *s, unsigned i, struct mu_slice bytes, struct muster_error *reterr)
+{
+    return mu_engine_session_feed(&s->clients[i].session, bytes, s->now_ms, reterr);
+}
+
+static const char *ask(struct scene *s, unsigned i, struct mu_frame frame)
+{
+    struct mu_buf out = { 0 };
+
+    assert_int_equal(mu_frame_write(&frame, &out, SIZE_MAX / 2), 0);
+    assert_int_equal(feed(s, i, mu_buf_slice(&out), NULL), 0);
+    mu_buf_done(&out);
+    return heard(s, i);
+}
+
+/* A loop that turns whenever the engine wants it to. */
+static void turn(struct scene *s, uint64_t ms)
+{
+    uint64_t until_ms = s->now_ms + ms;
+
+    while (mu_engine_deadline_ms(s->host.engine) < until_ms) {
+        s->now_ms = mu_engine_deadline_ms(s->host.engine);
+        mu_engine_host_turn(&s->host, s->now_ms, s->now_ms);
+    }
+    s->now_ms = until_ms;
+    mu_engine_host_turn(&s->host, until_ms, until_ms);
+}
+
+static void leave(struct scene *s, unsigned i, bool cut)
+{
+    struct client *client = &s->clients[i];
+
+    mu_engine_session_leave(&client->session, cut, s->now_ms);
+    mu_buf_done(&client->heard);
+    mu_engine_session_init(&client->session, &s->host, "10.0.0.9");
+}
+
+static struct mu_frame a_hello(void)
+{
+    return (struct mu_frame){ .type = MU_FRAME_HELLO,
+                              .id = 1,
+                              .version_min = 1,
+                              .version_max = 7,
+                              .run_id = mu_slice_str("job"),
+                              .node = mu_slice_str("node3") };
+}
+
+static struct mu_frame a_grant(uint64_t lease)
+{
+    return (struct mu_frame){ .type = MU_FRAME_GRANT,
+                              .id = 2,
+                              .lease = lease,
+                              .ttl_ms = 5000,
+                              .bound = true,
+                              .secret = mu_slice_str("0123456789abcdef") };
+}
+
+static struct mu_frame a_put(const struct mu_engine_op *op, uint32_t id)
+{
+    return (struct mu_frame){ .type = MU_FRAME_TXN, .id = id, .txn = { .then = op, .then_count = 1 } };
+}
+
+static struct mu_engine_op put_op(const char *key, uint64_t lease)
+{
+    return (struct mu_engine_op){ MU_ENGINE_PUT, mu_slice_str(key), mu_slice_str("v"), lease };
+}
+
+static int setup(void **state)
+{
+    struct scene *s = calloc(1, sizeof *s);
+    struct mu_engine_host_config config;
+
+    if (s == NULL)
+        return -1;
+    s->now_ms = 1000;
+    s->transit.max = s->budget.max = 64 << 20;
+    config = (struct mu_engine_host_config){ .budget = &s->budget,
+                                             .transit = &s->transit,
+                                             .random = { UINT64_MAX, 77 },
+                                             .node = "host1",
+                                             .send = on_send,
+                                             .drop = on_drop };
+    if (mu_engine_host_init(&s->host, &config) < 0)
+        return -1;
+    s->base = mu_engine_revision(s->host.engine);
+    for (unsigned i = 0; i < SESSIONS; i++)
+        mu_engine_session_init(&s->clients[i].session, &s->host, "10.0.0.9");
+    *state = s;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct scene *s = *state;
+
+    for (unsigned i = 0; i < SESSIONS; i++)
+        leave(s, i, false);
+    mu_engine_host_done(&s->host);
+    assert_int_equal(s->budget.used, 0);
+    assert_int_equal(s->transit.used, 0);
+    free(s);
+    return 0;
+}
+
+/* ---- Answers ---- */
+
+static void a_node_says_all_it_needs_in_one_segment(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("nodes/1", 9);
+    struct mu_frame frames[] = { a_hello(),
+                                 a_grant(9),
+                                 { .type = MU_FRAME_LOAD, .id = 3, .watch = 1, .key = mu_slice_str("nodes/") },
+                                 a_put(&op, 4) };
+    struct mu_buf out = { 0 };
+
+    for (size_t i = 0; i < COUNT(frames); i++)
+        assert_int_equal(mu_frame_write(&frames[i], &out, SIZE_MAX / 2), 0);
+    assert_int_equal(feed(s, 0, mu_buf_slice(&out), NULL), 0);
+    assert_string_equal(heard(s, 0), "WELCOME 1 v1 job by host1 to 10.0.0.9; DONE 2 code 0 at 0; KVS 3 at 0:; "
+                                     "DONE 4 code 0 held at 1");
+    turn(s, 0);
+    assert_string_equal(heard(s, 0), "EVENTS 0 watch 1: +nodes/1");
+    mu_buf_done(&out);
+}
+
+static void bytes_may_come_one_by_one(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("a", 0);
+    struct mu_frame frames[] = { a_hello(), a_put(&op, 2), { .type = MU_FRAME_KEEP, .id = 3 } };
+    struct mu_buf out = { 0 };
+
+    for (size_t i = 0; i < COUNT(frames); i++)
+        assert_int_equal(mu_frame_write(&frames[i], &out, SIZE_MAX / 2), 0);
+    for (size_t i = 0; i < out.len; i++)
+        assert_int_equal(feed(s, 0, mu_slice(out.data + i, 1), NULL), 0);
+    assert_string_equal(heard(s, 0), "WELCOME 1 v1 job by host1 to 10.0.0.9; DONE 2 code 0 held at 1; "
+                                     "DONE 3 code 0 at 1");
+    mu_buf_done(&out);
+}
+
+static void nothing_is_done_without_a_hello(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("a", 0);
+
+    assert_string_equal(ask(s, 0, a_grant(9)), "DONE 2 code 9 at 0");
+    assert_string_equal(ask(s, 0, a_put(&op, 3)), "DONE 3 code 9 at 0");
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 4 }), "DONE 4 code 9 at 0");
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_RANGE, .id = 5, .prefix = true }),
+                        "DONE 5 code 9 at 0");
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_ATTACH, .id = 6, .lease = 1 }),
+                        "DONE 6 code 9 at 0");
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 7, .lease = 1 }),
+                        "DONE 7 code 9 at 0");
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_UNWATCH, .id = 8 }), "DONE 8 code 0 at 0");
+}
+
+static void hello_for_another_job_is_refused(void **state)
+{
+    struct scene *s = *state;
+    struct mu_frame other = a_hello();
+
+    (void)ask(s, 0, a_hello());
+    other.run_id = mu_slice_str("other");
+    assert_string_equal(ask(s, 0, other), "DONE 1 code 9 at 0");
+}
+
+static void a_will_ends_a_lease_without_a_hello(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("nodes/1", 9);
+    struct mu_frame will = { .type = MU_FRAME_REVOKE, .id = 1, .lease = 9, .secret = mu_slice_str("0123456789abcdeX") };
+
+    (void)ask(s, 0, a_hello());
+    (void)ask(s, 0, a_grant(9));
+    (void)ask(s, 0, a_put(&op, 3));
+    (void)ask(s, 1, a_hello());
+    (void)ask(s, 1, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 2, .watch = 5, .key = mu_slice_str("nodes/") });
+    assert_string_equal(ask(s, 2, will), "DONE 1 code 7 at 1");
+    s->now_ms += 300;
+    will.secret = mu_slice_str("0123456789abcdef");
+    assert_string_equal(ask(s, 2, will), "DONE 1 code 0 at 2");
+    turn(s, 0);
+    assert_string_equal(heard(s, 1), "EVENTS 0 watch 5: -nodes/1 revoked, heard 300 ms ago");
+}
+
+static void a_lease_moves_to_a_new_connection(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("nodes/1", 9);
+
+    (void)ask(s, 0, a_hello());
+    (void)ask(s, 0, a_grant(9));
+    (void)ask(s, 0, a_put(&op, 33));
+    (void)ask(s, 1, a_hello());
+    assert_string_equal(ask(s, 1, (struct mu_frame){ .type = MU_FRAME_ATTACH, .id = 2, .lease = 9 }),
+                        "DONE 2 code 0 held at 1 last 33");
+    assert_true(s->clients[0].session.dead);
+    assert_int_equal(feed(s, 0, mu_slice_str("not a frame"), NULL), 0); /* nothing of it is looked at */
+    leave(s, 0, true);
+    turn(s, 4999);
+    assert_string_equal(
+        ask(s, 1, (struct mu_frame){ .type = MU_FRAME_RANGE, .id = 3, .prefix = true, .key = mu_slice_str("nodes/") }),
+        "KVS 3 at 1: nodes/1");
+}
+
+static void any_frame_renews_a_lease(void **state)
+{
+    struct scene *s = *state;
+
+    (void)ask(s, 0, a_hello());
+    (void)ask(s, 0, a_grant(9));
+    for (unsigned i = 0; i < 5; i++) {
+        turn(s, 4900);
+        (void)ask(s, 0, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 1 });
+    }
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 4, .lease = 9 }),
+                        "DONE 4 code 0 at 0");
+    turn(s, 5000);
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 4, .lease = 9 }),
+                        "DONE 4 code 5 at 0");
+}
+
+static void many_keys_come_in_several_frames(void **state)
+{
+    static char value[50000];
+    struct scene *s = *state;
+    struct mu_engine_op ops[20];
+    struct mu_frame all = { .type = MU_FRAME_TXN, .id = 2, .txn = { .then = ops, .then_count = COUNT(ops) } };
+    char names[COUNT(ops)][8];
+
+    (void)ask(s, 0, a_hello());
+    (void)ask(s, 1, a_hello());
+    (void)ask(s, 1, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 2, .watch = 1 });
+    for (unsigned i = 0; i < COUNT(ops); i++) {
+        (void)snprintf(names[i], sizeof names[i], "k%02u", i);
+        ops[i] = (struct mu_engine_op){ MU_ENGINE_PUT, mu_slice_str(names[i]), mu_slice(value, sizeof value), 0 };
+    }
+    (void)ask(s, 0, all);
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_RANGE, .id = 3, .prefix = true }),
+                        "KVS 3 more at 1: k00 k01 k02 ...5; KVS 3 more at 1: k05 k06 k07 ...5; "
+                        "KVS 3 more at 1: k10 k11 k12 ...5; KVS 3 at 1: k15 k16 k17 ...5");
+    turn(s, 0);
+    assert_string_equal(heard(s, 1),
+                        "EVENTS 0 watch 1: +k00 +k01 +k02 +k03 +k04 +k05; EVENTS 0 watch 1: +k06 +k07 +k08 "
+                        "+k09 +k10 +k11; EVENTS 0 watch 1: +k12 +k13 +k14 +k15 +k16 +k17; EVENTS 0 watch "
+                        "1: +k18 +k19");
+}
+
+static void lost_changes_are_told_as_stale(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("a", 0);
+
+    (void)ask(s, 0, a_hello());
+    (void)ask(s, 0, a_put(&op, 2));
+    (void)ask(s, 0, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 3, .watch = 4 });
+    FOR_EACH_FAILURE (n) { /* the last allocation of a transaction is that for the change */
+        struct mu_engine_txn txn = { .id = 9, .then = &op, .then_count = 1 };
+        bool held;
+
+        if (mu_engine_txn(s->host.engine, &s->clients[0].session.peer, &txn, &held) != MU_ENGINE_OK)
+            continue;
+        fail_alloc_at(0);
+        break;
+    }
+    turn(s, 0);
+    assert_string_equal(heard(s, 0), "STALE 0");
+}
+
+/* ---- What ends a connection ---- */
+
+static void what_is_no_request_ends_the_connection(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t len;
+        const char *text;
+    } rows[] = {
+        { "\7\0\0\0\1\0\0\0\0\0\0\0", 12, "a frame of 11 bytes" },
+        { "\xff\xff\xff\xff", 4, "a frame of 4294967299 bytes" },
+        { "\0\0\0\0", 4, "a frame of 4 bytes" },
+        { "\x08\0\0\0\x63\0\0\0\0\0\0\0", 12, "a frame of the unknown type 99" },
+        { "\x0c\0\0\0\x0e\0\0\0\0\0\0\0\1\0\0\0", 16, "the frame STALE is a server's" },
+        { "\x08\0\0\0\2\0\0\0\0\0\0\0", 12, "the frame ATTACH: lease" },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_error error;
+
+        assert_int_equal(feed(s, 0, mu_slice(rows[i].bytes, rows[i].len), &error), MUSTER_EPROTOCOL);
+        assert_string_equal(error.text, rows[i].text);
+        leave(s, 0, true);
+    }
+}
+
+static void versions_that_do_not_meet_are_refused_by_number(void **state)
+{
+    struct scene *s = *state;
+    struct mu_frame newer = a_hello();
+    struct muster_error error;
+    struct mu_buf out = { 0 };
+
+    newer.version_min = 2;
+    newer.version_max = 3;
+    assert_int_equal(mu_frame_write(&newer, &out, SIZE_MAX / 2), 0);
+    assert_int_equal(feed(s, 0, mu_buf_slice(&out), &error), MUSTER_EPROTOCOL);
+    assert_string_equal(error.text, "it speaks versions 2 to 3 of the engine's frames, and this store version 1");
+    mu_buf_done(&out);
+}
+
+static void half_a_frame_is_charged_and_given_back(void **state)
+{
+    struct scene *s = *state;
+    struct muster_error error;
+    static char part[100000] = "\0\0\x10\0\x09";
+
+    assert_int_equal(feed(s, 0, mu_slice(part, sizeof part), &error), 0);
+    assert_true(s->transit.used >= sizeof part);
+    s->transit.max = s->transit.used + 1000;
+    assert_int_equal(feed(s, 1, mu_slice(part, sizeof part), &error), MUSTER_ELIMIT);
+    leave(s, 0, false);
+    leave(s, 1, true);
+    assert_int_equal(s->transit.used, 0);
+}
+
+static void failing_memory_cuts_one_connection_at_most(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("nodes/1", 0);
+    struct mu_frame frames[] = { a_hello(),
+                                 a_put(&op, 2),
+                                 { .type = MU_FRAME_LOAD, .id = 3, .watch = 1, .key = mu_slice_str("nodes/") } };
+    struct mu_buf out = { 0 };
+
+    for (size_t i = 0; i < COUNT(frames); i++)
+        assert_int_equal(mu_frame_write(&frames[i], &out, SIZE_MAX / 2), 0);
+    assert_int_equal(mu_buf_reserve(&s->clients[0].heard, 4096, SIZE_MAX), 0);
+    FOR_EACH_FAILURE (n) {
+        struct muster_error error;
+        int rc = feed(s, 0, mu_buf_slice(&out), &error);
+
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        turn(s, 1);
+        leave(s, 0, true);
+        assert_int_equal(mu_buf_reserve(&s->clients[0].heard, 4096, SIZE_MAX), 0);
+    }
+    mu_buf_done(&s->clients[0].heard);
+    mu_buf_done(&out);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        CASE(a_node_says_all_it_needs_in_one_segment),
+        CASE(bytes_may_come_one_by_one),
+        CASE(nothing_is_done_without_a_hello),
+        CASE(hello_for_another_job_is_refused),
+        CASE(a_will_ends_a_lease_without_a_hello),
+        CASE(a_lease_moves_to_a_new_connection),
+        CASE(any_frame_renews_a_lease),
+        CASE(many_keys_come_in_several_frames),
+        CASE(lost_changes_are_told_as_stale),
+        CASE(what_is_no_request_ends_the_connection),
+        CASE(versions_that_do_not_meet_are_refused_by_number),
+        CASE(half_a_frame_is_charged_and_given_back),
+        CASE(failing_memory_cuts_one_connection_at_most),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
