@@ -8,8 +8,6 @@
 
 #include "store/frames.h"
 
-#define MU_ENGINE_PROBE "muster/engine/1" /* CHECK of this key, alone, makes an engine's connection of a store's */
-
 struct mu_engine_session;
 
 /* Queues the bytes, copying what it cannot send at once. It must not call back into the engine; if the peer cannot take

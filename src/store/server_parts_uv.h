@@ -2,12 +2,14 @@
  *
  *   server_uv.c        reading, carrying out, sending, closing; watches and writes from within the process
  *   server_admit_uv.c  newcomers, and whether other processes are connected
+ *   server_engine_uv.c connections that speak the engine's frames
  *   server_start_uv.c  start and close, by the configuration */
 #ifndef MU_STORE_SERVER_PARTS_UV_H
 #define MU_STORE_SERVER_PARTS_UV_H
 
 #include "base/log.h"
 #include "store/admission.h"
+#include "store/engine_session.h"
 #include "store/server_uv.h"
 #include "store/session.h"
 
@@ -37,6 +39,8 @@ struct mu_conn {
     struct mu_server *server;
     struct mu_backlog *backlog; /* NULL: the socket took everything so far */
     struct mu_session session;
+    struct mu_frames *frames; /* NULL: it speaks TCPStore's protocol */
+    bool refused;             /* it is closed because we want so */
     struct mu_era *era;
     union mu_addr addr;
     uint64_t number;          /* in the order in which they were accepted, from 1 */
@@ -62,9 +66,10 @@ struct mu_server {
     void *gone_ctx;
     unsigned handles; /* of these, those not closed yet */
     bool spare_busy;
-    union mu_addr addr;        /* of the first listener */
-    union mu_addr accepted_on; /* where a connection from another machine first came in; family 0: none did */
-    struct mu_era *era;        /* the newest */
+    union mu_addr addr;              /* of the first listener */
+    union mu_addr accepted_on;       /* where a connection from another machine first came in; family 0: none did */
+    struct mu_era *era;              /* the newest */
+    struct mu_server_engine *engine; /* NULL: nobody has asked for it */
     struct mu_hash_seed seed;
     struct mu_admission admission;
     struct mu_list conns, doomed, graces;
@@ -100,6 +105,23 @@ struct mu_era *mu_era_new(const struct muster_store_limits *limits, enum mu_dial
 void mu_era_end(struct mu_era *era); /* one user less */
 void mu_server_close_if_over(struct mu_server *server);
 void mu_server_on_handle_closed(uv_handle_t *handle); /* its data is the server */
+
+/* To the one whose bytes are being carried out gathered, to others at once. */
+void mu_conn_send(struct mu_conn *conn, const struct mu_slice *parts, size_t count);
+
+/* ---- server_engine_uv.c ---- */
+
+struct mu_frames { /* of a connection of the engine */
+    struct mu_engine_session session;
+    struct mu_conn *conn;
+    char address[MU_ADDR_TEXT_MAX];
+};
+
+/* From now on it speaks frames. Negative, with *reterr set: it cannot. */
+int mu_conn_move(struct mu_conn *conn, struct muster_error *reterr);
+void mu_frames_free(struct mu_frames *frames);         /* its connection is closed; may be NULL */
+void mu_server_engine_close(struct mu_server *server); /* every connection is closed */
+void mu_server_engine_free(struct mu_server *server);  /* its handles are closed. Both: nothing without an engine */
 
 /* ---- server_admit_uv.c ---- */
 

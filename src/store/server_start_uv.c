@@ -41,6 +41,7 @@ void mu_server_close(struct mu_server *server, mu_server_closed *on_closed, void
         mu_conn_close(conn);
     while ((listener = MU_LIST_POP(struct mu_listener, &server->listeners, link)) != NULL)
         uv_close((uv_handle_t *)&listener->tcp, on_listener_closed);
+    mu_server_engine_close(server);
     uv_close((uv_handle_t *)&server->grace_timer, mu_server_on_handle_closed);
     uv_close((uv_handle_t *)&server->turns, mu_server_on_handle_closed);
     uv_close((uv_handle_t *)&server->log_timer, mu_server_on_handle_closed);

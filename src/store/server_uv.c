@@ -55,6 +55,8 @@ bool mu_server_may_log_refusal(struct mu_server *server)
 void mu_conn_doom(struct mu_conn *conn)
 {
     conn->session.dead = true;
+    if (conn->frames != NULL)
+        conn->frames->session.dead = true;
     mu_list_remove(&conn->waiting);
     mu_list_remove(&conn->doomed);
     mu_list_push(&conn->server->doomed, &conn->doomed);
@@ -67,6 +69,7 @@ void mu_conn_drop(struct mu_conn *conn, const char *why)
     if (mu_server_may_log_refusal(conn->server))
         mu_log(MUSTER_LOG_WARNING, "store: refused %s: %s; its connection is closed", mu_addr_format(&conn->addr, text),
                why);
+    conn->refused = true;
     mu_conn_doom(conn);
 }
 
@@ -208,9 +211,8 @@ static void flush(struct mu_server *server)
         write_parts(server->current, &part, 1, part.len);
 }
 
-static void send_parts(struct mu_session *session, const struct mu_slice *parts, size_t count)
+void mu_conn_send(struct mu_conn *conn, const struct mu_slice *parts, size_t count)
 {
-    struct mu_conn *conn = MU_LIST_ITEM(session, struct mu_conn, session);
     struct mu_server *server = conn->server;
     size_t total = 0;
 
@@ -219,7 +221,7 @@ static void send_parts(struct mu_session *session, const struct mu_slice *parts,
     if (conn == server->current && total > MU_SERVER_GATHER_BYTES - server->gathered)
         flush(server);
     if (conn != server->current || total > MU_SERVER_GATHER_BYTES) {
-        if (!session->dead)
+        if (!conn->session.dead)
             write_parts(conn, parts, count, total);
         return;
     }
@@ -228,6 +230,11 @@ static void send_parts(struct mu_session *session, const struct mu_slice *parts,
             memcpy(server->gather_bytes + server->gathered, parts[i].data, parts[i].len);
         server->gathered += parts[i].len;
     }
+}
+
+static void send_parts(struct mu_session *session, const struct mu_slice *parts, size_t count)
+{
+    mu_conn_send(MU_LIST_ITEM(session, struct mu_conn, session), parts, count);
 }
 
 static void on_written(uv_write_t *req, int status)
@@ -292,6 +299,7 @@ void mu_server_close_if_over(struct mu_server *server)
 {
     if (!server->closing || server->handles > 0 || server->conns_count > 0)
         return;
+    mu_server_engine_free(server);
     mu_era_end(server->era);
     if (server->on_closed != NULL)
         server->on_closed(server, server->on_closed_ctx);
@@ -343,6 +351,8 @@ void mu_conn_close(struct mu_conn *conn)
         mu_origins_remove(&conn->server->admission.origins, conn->origin);
     mu_files_connection_closed();
     mu_session_leave(&conn->session); /* may wake, and so doom, others */
+    mu_frames_free(conn->frames);
+    conn->frames = NULL;
     uv_close((uv_handle_t *)&conn->tcp, on_conn_closed);
 }
 
@@ -392,10 +402,14 @@ static void feed(struct mu_conn *conn, struct mu_slice bytes)
 
     server->current = conn;
     conn->heard_ms = uv_now(server->loop);
-    if (was_busy)
+    if (conn->frames != NULL)
+        rc = mu_engine_session_feed(&conn->frames->session, bytes, uv_now(server->loop), &error);
+    else if (was_busy)
         rc = mu_session_work(&conn->session, uv_now(server->loop), &error);
     else
         rc = mu_session_feed(&conn->session, bytes, uv_now(server->loop), &error);
+    if (rc == 0 && conn->session.state == MU_SESSION_MOVED && conn->frames == NULL)
+        rc = mu_conn_move(conn, &error);
     flush(server); /* what it asked for before a bad request is still answered */
     server->current = NULL;
     if (!mu_list_empty(&conn->silent) && conn->session.codec.any_request)

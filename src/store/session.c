@@ -189,9 +189,22 @@ static bool ends_wait(const struct mu_session *session, const struct mu_request 
     return session->codec.dialect != MU_DIALECT_V && request->op != MU_OP_CANCEL_WAIT;
 }
 
+static bool is_probe(const struct mu_session *session, const struct mu_request *request)
+{
+    struct mu_slice list = request->list, key;
+
+    return session->service->offers_engine && session->codec.dialect == MU_DIALECT_V && request->count == 1 &&
+           mu_request_next(&list, &key, NULL) && mu_slice_equal(key, mu_slice_str(MU_SESSION_PROBE));
+}
+
 static int carry_out(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
 {
     session->service->requests++;
+    if (request->op == MU_OP_CHECK && is_probe(session, request)) {
+        session->state = MU_SESSION_MOVED;
+        send_number(session, MU_CHECK_READY, 1);
+        return 0;
+    }
     if (ends_wait(session, request))
         mu_table_cancel_wait(&session->service->table, &session->peer);
     return request->op == MU_OP_MULTI_SET ? set_all(session, request, reterr) : step(session, request, reterr);
@@ -209,7 +222,7 @@ static int carry_out_all(struct mu_session *session, struct mu_slice in, uint64_
                          struct muster_error *reterr)
 {
     *ret_used = 0;
-    while (!session->dead) {
+    while (!session->dead && session->state != MU_SESSION_MOVED) {
         struct mu_slice rest = mu_slice(in.data + *ret_used, in.len - *ret_used);
         struct mu_request request;
         size_t used;
@@ -277,7 +290,7 @@ int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t 
     size_t used;
     int rc;
 
-    assert(!mu_session_is_busy(session));
+    assert(session->state == MU_SESSION_READING);
     if (session->codec.grace_until_ms != 0 && bytes.len == 0 && now_ms >= session->codec.grace_until_ms)
         mu_codec_grace_over(&session->codec);
     if (session->unread.len == 0) {
@@ -399,6 +412,16 @@ int mu_session_work(struct mu_session *session, uint64_t now_ms, struct muster_e
     end_work(session);
     forget_read(session, session->codec.pos);
     return mu_session_feed(session, mu_slice("", 0), now_ms, reterr); /* the bytes that came behind it */
+}
+
+struct mu_buf mu_session_take_rest(struct mu_session *session)
+{
+    struct mu_buf rest = session->unread;
+
+    assert(session->state == MU_SESSION_MOVED);
+    session->unread = (struct mu_buf){ 0 };
+    settle_charge(session);
+    return rest;
 }
 
 bool mu_session_leave_some(struct mu_session *session)

@@ -7,6 +7,8 @@
 #include "store/codec.h"
 #include "store/table.h"
 
+#define MU_SESSION_PROBE "muster/engine/1"
+
 struct mu_session;
 
 /* Queues the parts, copying what it cannot send at once. It must not call back into the service; when the peer cannot
@@ -19,15 +21,18 @@ struct mu_service {
     struct mu_budget transit;          /* of half-read requests and unsent replies: these cannot fill the table */
     struct mu_table table;
     enum mu_dialect legacy; /* what peers older than 2.2 are taken for: L (find out), L0, L1 */
+    bool offers_engine;     /* CHECK of MU_SESSION_PROBE, alone, makes an engine's connection of one of 2.2 or newer */
     mu_session_send *send;
     uint64_t requests; /* carried out so far */
 };
 
-/*   READING --a request that may take long is whole--> FOUND --its turn--> WORKING --done--> READING */
+/*   READING --a request that may take long is whole--> FOUND --its turn--> WORKING --done--> READING
+ *      +-----MU_SESSION_PROBE-----> MOVED */
 enum mu_session_state {
     MU_SESSION_READING, /* what is fed is carried out at once */
     MU_SESSION_FOUND,   /* `unread` starts with a request that has to be carried out in turns */
     MU_SESSION_WORKING, /* a part of it is done */
+    MU_SESSION_MOVED,   /* its peer was told that the engine is there, and speaks frames from here on */
 };
 
 struct mu_session {
@@ -57,7 +62,7 @@ int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t 
  * others in between. The keys of such a list are then looked at one after the other, not in one moment. */
 static inline bool mu_session_is_busy(const struct mu_session *session)
 {
-    return session->state != MU_SESSION_READING;
+    return session->state == MU_SESSION_FOUND || session->state == MU_SESSION_WORKING;
 }
 int mu_session_work(struct mu_session *session, uint64_t now_ms, struct muster_error *reterr); /* fails like feed */
 
@@ -70,6 +75,9 @@ static inline uint64_t mu_session_deadline_ms(const struct mu_session *session)
 /* A part of leaving, for one that waits for a long list: to be called in turns until it says that nothing is left but
  * mu_session_leave(). Nothing is sent to the session from here on. */
 bool mu_session_leave_some(struct mu_session *session);
+
+/* MOVED: the bytes that came behind the probe, taken out of the session: the receiver's to free. */
+struct mu_buf mu_session_take_rest(struct mu_session *session);
 
 /* The connection is gone: drops what it waited for and what it had half said. Call once, before freeing it. */
 void mu_session_leave(struct mu_session *session);

@@ -1,0 +1,188 @@
+/* A store server's connections that speak the engine's frames, and when the engine turns.
+ *
+ * A connection comes here when its peer has asked for the engine (session.h: MU_SESSION_PROBE). The first one makes the
+ * engine; a store that nobody asks, such as that of workers, has none. After each poll leases are judged and changes are
+ * pushed. A lease ends only if a poll that began past its time brought nothing: libuv runs timers before it polls, so the
+ * timer of a lease only makes sure that the next poll does not wait. */
+#include "store/server_parts_uv.h"
+
+#include "base/error.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+enum { HANDLES = 4, NODE_BYTES = 256 };
+
+struct mu_server_engine {
+    struct mu_engine_host host;
+    struct mu_era *era; /* whose budgets it uses */
+    uv_prepare_t before;
+    uv_check_t after;
+    uv_timer_t due;
+    uv_idle_t hurry;   /* runs while the next poll must not wait */
+    uint64_t began_ms; /* when the poll began */
+    char node[NODE_BYTES];
+};
+
+static struct mu_conn *conn_of(struct mu_engine_session *session)
+{
+    return MU_LIST_ITEM(session, struct mu_frames, session)->conn;
+}
+
+static void on_send(struct mu_engine_session *session, struct mu_slice bytes)
+{
+    mu_conn_send(conn_of(session), &bytes, 1);
+}
+
+static void on_drop(struct mu_engine_session *session)
+{
+    conn_of(session)->refused = true;
+    mu_conn_doom(conn_of(session));
+}
+
+/* ---- Turns ---- */
+
+static void on_hurry(uv_idle_t *idle)
+{
+    (void)idle;
+}
+
+static void on_due(uv_timer_t *timer)
+{
+    struct mu_server *server = timer->data;
+
+    (void)uv_idle_start(&server->engine->hurry, on_hurry);
+}
+
+static void arm(struct mu_server *server)
+{
+    struct mu_server_engine *engine = server->engine;
+    uint64_t due_ms = mu_engine_deadline_ms(engine->host.engine), now_ms = uv_now(server->loop);
+
+    if (due_ms == UINT64_MAX)
+        (void)uv_timer_stop(&engine->due);
+    else
+        (void)uv_timer_start(&engine->due, on_due, due_ms > now_ms ? due_ms - now_ms : 0, 0);
+}
+
+static void on_before(uv_prepare_t *prepare)
+{
+    struct mu_server *server = prepare->data;
+
+    server->engine->began_ms = uv_now(server->loop);
+}
+
+static void on_after(uv_check_t *check)
+{
+    struct mu_server *server = check->data;
+    struct mu_server_engine *engine = server->engine;
+
+    (void)uv_idle_stop(&engine->hurry);
+    mu_engine_host_turn(&engine->host, engine->began_ms, uv_now(server->loop));
+    arm(server);
+    mu_server_close_doomed(server);
+}
+
+/* ---- The engine of a server ---- */
+
+void mu_server_offer_engine(struct mu_server *server)
+{
+    server->era->service.offers_engine = true;
+}
+
+static int start_engine(struct mu_server *server, struct muster_error *reterr)
+{
+    struct mu_server_engine *engine = calloc(1, sizeof *engine);
+    struct mu_engine_host_config config = {
+        .budget = &server->era->service.budget,
+        .transit = &server->era->service.transit,
+        .seed = server->seed,
+        .send = on_send,
+        .drop = on_drop,
+    };
+    size_t len = sizeof engine->node;
+
+    if (engine == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an engine");
+    config.node = engine->node;
+    if (uv_os_gethostname(engine->node, &len) < 0)
+        engine->node[0] = '\0';
+    if (getrandom(config.random, sizeof config.random, 0) != (ssize_t)sizeof config.random ||
+        mu_engine_host_init(&engine->host, &config) < 0) {
+        free(engine);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory, or no random numbers, for an engine");
+    }
+    engine->era = server->era;
+    engine->era->users++;
+    (void)uv_prepare_init(server->loop, &engine->before); /* these only fill in memory */
+    (void)uv_check_init(server->loop, &engine->after);
+    (void)uv_timer_init(server->loop, &engine->due);
+    (void)uv_idle_init(server->loop, &engine->hurry);
+    engine->before.data = engine->after.data = engine->due.data = engine->hurry.data = server;
+    server->engine = engine;
+    engine->began_ms = uv_now(server->loop);
+    (void)uv_prepare_start(&engine->before, on_before);
+    (void)uv_check_start(&engine->after, on_after);
+    uv_unref((uv_handle_t *)&engine->before);
+    uv_unref((uv_handle_t *)&engine->after);
+    server->handles += HANDLES;
+    return 0;
+}
+
+void mu_server_engine_close(struct mu_server *server)
+{
+    struct mu_server_engine *engine = server->engine;
+
+    if (engine == NULL)
+        return;
+    mu_engine_host_done(&engine->host);
+    uv_close((uv_handle_t *)&engine->before, mu_server_on_handle_closed);
+    uv_close((uv_handle_t *)&engine->after, mu_server_on_handle_closed);
+    uv_close((uv_handle_t *)&engine->due, mu_server_on_handle_closed);
+    uv_close((uv_handle_t *)&engine->hurry, mu_server_on_handle_closed);
+}
+
+void mu_server_engine_free(struct mu_server *server)
+{
+    if (server->engine == NULL)
+        return;
+    mu_era_end(server->engine->era);
+    free(server->engine);
+    server->engine = NULL;
+}
+
+/* ---- Connections ---- */
+
+int mu_conn_move(struct mu_conn *conn, struct muster_error *reterr)
+{
+    struct mu_frames *frames = calloc(1, sizeof *frames);
+    struct mu_buf rest;
+    int rc = 0;
+
+    if (frames == NULL)
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a connection of the engine");
+    if (conn->server->engine == NULL)
+        rc = start_engine(conn->server, reterr);
+    if (rc < 0) {
+        free(frames);
+        return rc;
+    }
+    frames->conn = conn;
+    (void)mu_addr_host(&conn->addr, frames->address, sizeof frames->address); /* it has room for every address */
+    mu_engine_session_init(&frames->session, &conn->server->engine->host, frames->address);
+    conn->frames = frames;
+    rest = mu_session_take_rest(&conn->session);
+    if (rest.len > 0)
+        rc = mu_engine_session_feed(&frames->session, mu_buf_slice(&rest), uv_now(conn->server->loop), reterr);
+    mu_buf_done(&rest);
+    return rc;
+}
+
+void mu_frames_free(struct mu_frames *frames)
+{
+    if (frames == NULL)
+        return;
+    mu_engine_session_leave(&frames->session, frames->conn->refused, uv_now(frames->conn->server->loop));
+    free(frames);
+}
