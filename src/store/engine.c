@@ -131,18 +131,18 @@ enum mu_engine_code mu_engine_grant(struct mu_engine *e, struct mu_engine_peer *
 }
 
 enum mu_engine_code mu_engine_attach(struct mu_engine *e, struct mu_engine_peer *peer, uint64_t id, uint64_t now_ms,
-                                     uint32_t *ret_last, struct mu_engine_peer **ret_old)
+                                     struct mu_engine_last *ret_last, struct mu_engine_peer **ret_old)
 {
     struct mu_engine_lease *lease;
 
-    *ret_last = 0;
+    *ret_last = (struct mu_engine_last){ 0 };
     *ret_old = NULL;
     if (peer->job == NULL)
         return MU_ENGINE_PRECONDITION;
     lease = mu_engine_find_lease(e, peer->job, id);
     if (lease == NULL || lease->state == MU_ENGINE_LEASE_FREE)
         return MU_ENGINE_NOT_FOUND;
-    *ret_last = lease->last_txn;
+    *ret_last = lease->last;
     *ret_old = lease->peer != peer ? lease->peer : NULL;
     become(lease, MU_ENGINE_LEASE_BOUND, peer);
     renew(e, lease, now_ms);

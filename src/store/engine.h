@@ -143,10 +143,15 @@ struct mu_engine_grant {
 
 enum mu_engine_code mu_engine_grant(struct mu_engine *engine, struct mu_engine_peer *peer,
                                     const struct mu_engine_grant *grant, uint64_t now_ms);
-/* Binds a lease to this peer. *ret_last: the last transaction that it has made, 0: none. *ret_old: the peer that had it,
- * whose connection is to be cut, for what comes from there counts no more; NULL: none. */
+struct mu_engine_last { /* what came of a lease's last transaction */
+    uint32_t id;        /* 0: there was none */
+    bool held;
+    int64_t revision; /* after it */
+};
+/* Binds a lease to this peer. *ret_old: the peer that had it, whose connection is to be cut, for what comes from there
+ * counts no more; NULL: none. */
 enum mu_engine_code mu_engine_attach(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t lease,
-                                     uint64_t now_ms, uint32_t *ret_last, struct mu_engine_peer **ret_old);
+                                     uint64_t now_ms, struct mu_engine_last *ret_last, struct mu_engine_peer **ret_old);
 enum mu_engine_code mu_engine_keep(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t lease,
                                    uint64_t now_ms);
 /* Without a HELLO the secret has to be that of the lease. */

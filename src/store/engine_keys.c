@@ -629,7 +629,7 @@ enum mu_engine_code mu_engine_txn(struct mu_engine *e, struct mu_engine_peer *pe
     if (code != MU_ENGINE_OK)
         return code;
     MU_LIST_EACH (struct mu_engine_lease, lease, &peer->leases, of_peer)
-        lease->last_txn = txn->id;
+        lease->last = (struct mu_engine_last){ txn->id, held, e->revision };
     *ret_held = held;
     return MU_ENGINE_OK;
 }

@@ -28,7 +28,7 @@ struct mu_engine_lease {
     enum mu_engine_lease_state state;
     uint64_t id, ttl_ms;
     uint64_t heard_ms, due_ms;
-    uint32_t last_txn;
+    struct mu_engine_last last;
     bool has_secret;
     unsigned char secret[MU_ENGINE_SECRET_BYTES];
 };

@@ -47,18 +47,25 @@ static const char *refusal(enum mu_engine_code code)
     return "unknown";
 }
 
-static void send_done(struct mu_engine_session *session, uint32_t id, enum mu_engine_code code, bool held,
-                      uint32_t last)
+static void send_done(struct mu_engine_session *session, uint32_t id, enum mu_engine_code code,
+                      const struct mu_engine_last *last)
 {
     struct mu_frame frame = { .type = MU_FRAME_DONE,
                               .id = id,
                               .code = (uint32_t)code,
-                              .held = held,
-                              .revision = mu_engine_revision(session->host->engine),
-                              .last = last,
+                              .held = last->held,
+                              .revision = last->revision,
+                              .last = last->id,
                               .text = mu_slice_str(refusal(code)) };
 
     send_frame(session, &frame);
+}
+
+static void send_code(struct mu_engine_session *session, uint32_t id, enum mu_engine_code code, bool held)
+{
+    struct mu_engine_last now = { .held = held, .revision = mu_engine_revision(session->host->engine) };
+
+    send_done(session, id, code, &now);
 }
 
 /* How many keys from there on go into one frame. */
@@ -169,22 +176,26 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
                        frame->version_min, frame->version_max, MU_FRAME_VERSION);
     code = mu_engine_hello(session->host->engine, &session->peer, frame->run_id);
     if (code != MU_ENGINE_OK)
-        send_done(session, frame->id, code, false, 0);
+        send_code(session, frame->id, code, false);
     else
         send_frame(session, &welcome);
     return 0;
 }
 
+/* With what came of the last transaction: no write is in doubt after a reset. */
 static void attach(struct mu_engine_session *session, const struct mu_frame *frame)
 {
     struct mu_engine_peer *old;
-    uint32_t last;
+    struct mu_engine_last last;
     enum mu_engine_code code =
         mu_engine_attach(session->host->engine, &session->peer, frame->lease, session->host->now_ms, &last, &old);
 
     if (old != NULL)
         session->host->drop(MU_LIST_ITEM(old, struct mu_engine_session, peer));
-    send_done(session, frame->id, code, code == MU_ENGINE_OK, last);
+    if (code == MU_ENGINE_OK)
+        send_done(session, frame->id, code, &last);
+    else
+        send_code(session, frame->id, code, false);
 }
 
 static enum mu_engine_code grant(struct mu_engine_session *session, const struct mu_frame *frame)
@@ -205,7 +216,7 @@ static void look_up(struct mu_engine_session *session, const struct mu_frame *fr
             : mu_engine_range(&session->peer, frame->key, frame->prefix, &found);
 
     if (code != MU_ENGINE_OK)
-        send_done(session, frame->id, code, false, 0);
+        send_code(session, frame->id, code, false);
     else
         send_kvs(session, frame->id, &found);
 }
@@ -251,7 +262,7 @@ static int carry_out(struct mu_engine_session *session, const struct mu_frame *f
     case MU_FRAMES_COUNT:
         return mu_fail(reterr, MUSTER_EPROTOCOL, "the frame %s is a server's", mu_frame_type_text(frame->type));
     }
-    send_done(session, frame->id, code, held, 0);
+    send_code(session, frame->id, code, held);
     return 0;
 }
 

@@ -6,7 +6,7 @@
  *
  *   to the server
  *     HELLO    u32 version_min, u32 version_max, bytes run_id, bytes node, bytes proof
- *     ATTACH   u64 lease                            the answer's `last` is the id of its last transaction
+ *     ATTACH   u64 lease                            its DONE tells of the lease's last transaction: `last` is its id
  *     GRANT    u64 lease, u32 ttl_ms, u32 bound, bytes secret
  *     KEEP     u64 lease                            0: no lease; it only shows that we are there
  *     REVOKE   u64 lease, bytes secret

@@ -154,7 +154,7 @@ static void leave(struct scene *s, unsigned peer, bool cut)
     mu_engine_peer_init(&s->peers[peer]);
 }
 
-static int attach(struct scene *s, unsigned peer, uint64_t lease, uint32_t *ret_last)
+static int attach(struct scene *s, unsigned peer, uint64_t lease, struct mu_engine_last *ret_last)
 {
     struct mu_engine_peer *old;
     enum mu_engine_code code = mu_engine_attach(s->engine, &s->peers[peer], lease, s->now_ms, ret_last, &old);
@@ -512,7 +512,7 @@ static void a_grant_that_cannot_be_is_refused(void **state)
 static void a_lease_of_another_job_is_not_there(void **state)
 {
     struct scene *s = *state;
-    uint32_t last;
+    struct mu_engine_last last;
 
     (void)grant(s, 0, 7, true);
     (void)grant(s, 0, 8, false);
@@ -573,7 +573,7 @@ static void a_free_lease_lasts_while_somebody_keeps_it(void **state)
 static void a_reset_connection_may_come_back_soon(void **state)
 {
     struct scene *s = *state;
-    uint32_t last;
+    struct mu_engine_last last;
 
     (void)watch(s, 1, 1, "");
     (void)grant(s, 0, 7, true);
@@ -582,7 +582,7 @@ static void a_reset_connection_may_come_back_soon(void **state)
     leave(s, 0, false);
     assert_string_equal(after(s, MU_ENGINE_RECONNECT_MS - 1), "");
     assert_int_equal(attach(s, 2, 7, &last), MU_ENGINE_OK);
-    assert_int_equal(last, 1);
+    assert_int_equal(last.id, 1);
     assert_string_equal(after(s, LEASE_MS - 1), "");
     mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
     leave(s, 2, false);
@@ -620,7 +620,7 @@ static void a_connection_that_the_server_cuts_has_the_whole_time(void **state)
 static void a_lease_is_taken_over_from_a_connection_that_still_stands(void **state)
 {
     struct scene *s = *state;
-    uint32_t last;
+    struct mu_engine_last last;
 
     (void)watch(s, 1, 1, "");
     (void)grant(s, 0, 7, true);
@@ -628,26 +628,28 @@ static void a_lease_is_taken_over_from_a_connection_that_still_stands(void **sta
     (void)put(s, 0, "n", "2", 7);
     (void)flush(s);
     assert_int_equal(attach(s, 2, 7, &last), MU_ENGINE_OK);
-    assert_int_equal(last, 2);
+    assert_int_equal(last.id, 2);
     assert_null(s->peers[0].job); /* cut */
     assert_string_equal(after(s, MU_ENGINE_RECONNECT_MS + 1), "");
     assert_int_equal(attach(s, 2, 7, &last), MU_ENGINE_OK); /* again, by the one that has it */
-    assert_int_equal(last, 2);
+    assert_int_equal(last.id, 2);
     assert_int_equal(put(s, 2, "n", "3", 7), MU_ENGINE_OK);
     assert_int_equal(attach(s, 3, 7, &last), MU_ENGINE_OK);
-    assert_int_equal(last, 3);
+    assert_int_equal(last.id, 3);
 }
 
 static void a_refused_transaction_is_not_the_last_one(void **state)
 {
     struct scene *s = *state;
-    uint32_t last;
+    struct mu_engine_last last;
 
     (void)grant(s, 0, 7, true);
     (void)put(s, 0, "n", "", 7);
     assert_int_equal(put(s, 0, "n", "", 99), MU_ENGINE_NOT_FOUND);
     (void)attach(s, 2, 7, &last);
-    assert_int_equal(last, 1);
+    assert_int_equal(last.id, 1);
+    assert_true(last.held);
+    assert_int_equal(last.revision, BASE + 1);
 }
 
 /* ---- Nobody is judged for another's pause ---- */
