@@ -1,12 +1,12 @@
 /* The engine: what keys, leases and watches of a job do, who is told, and that nothing is left behind. */
 #include "failmalloc.h"
-#include "pure.h"
 #include "store/engine.h"
+#include "trace.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { PEERS = 15, TRACE_BYTES = 4096, LEASE_MS = 5000 };
+enum { PEERS = 15, LEASE_MS = 5000 };
 
 #define BASE (MU_ENGINE_REVISION_MIN + 7)
 
@@ -16,48 +16,36 @@ struct scene {
     struct mu_engine_peer peers[PEERS];
     uint64_t now_ms;
     uint32_t last_txn;
-    char trace[TRACE_BYTES];
-    size_t trace_len;
+    struct trace trace;
 };
 
 /* ---- Telling what happened; revisions count from 0 ---- */
-
-static void say(struct scene *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct scene *s, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    s->trace_len += (size_t)vsnprintf(s->trace + s->trace_len, TRACE_BYTES - s->trace_len, format, args);
-    va_end(args);
-    assert_true(s->trace_len < TRACE_BYTES);
-}
 
 static void on_push(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int64_t revision,
                     const struct mu_engine_change *changes, size_t count)
 {
     struct scene *s = ctx;
 
-    say(s, "%s%td.%u at %" PRId64 ":", s->trace_len > 0 ? "; " : "", peer - s->peers, watch, revision - BASE);
+    trace_add(&s->trace, "%s%td.%u at %" PRId64 ":", s->trace.len > 0 ? "; " : "", peer - s->peers, watch,
+              revision - BASE);
     if (count == 0)
-        say(s, " lost");
+        trace_add(&s->trace, " lost");
     for (size_t i = 0; i < count; i++) {
         const struct mu_engine_kv *kv = &changes[i].kv;
 
         if (changes[i].deleted)
-            say(s, " -%.*s %s", (int)kv->key.len, kv->key.data, mu_engine_end_text(changes[i].end));
+            trace_add(&s->trace, " -%.*s %s", (int)kv->key.len, kv->key.data, mu_engine_end_text(changes[i].end));
         else
-            say(s, " +%.*s=%.*s", (int)kv->key.len, kv->key.data, (int)kv->value.len, kv->value.data);
-        say(s, "@%" PRId64, kv->mod - BASE);
+            trace_add(&s->trace, " +%.*s=%.*s", (int)kv->key.len, kv->key.data, (int)kv->value.len, kv->value.data);
+        trace_add(&s->trace, "@%" PRId64, kv->mod - BASE);
     }
 }
 
 static const char *flush(struct scene *s)
 {
-    s->trace_len = 0;
-    s->trace[0] = '\0';
+    trace_begin(&s->trace);
     mu_engine_flush(s->engine);
-    return s->trace;
+    return s->trace.text;
 }
 
 /* A loop that was away meanwhile. */
@@ -82,16 +70,15 @@ static const char *keys(struct scene *s, unsigned peer, const char *prefix)
 {
     struct mu_engine_found found;
 
-    s->trace_len = 0;
-    s->trace[0] = '\0';
+    trace_begin(&s->trace);
     assert_int_equal(mu_engine_range(&s->peers[peer], mu_slice_str(prefix), true, &found), MU_ENGINE_OK);
     for (size_t i = 0; i < found.count; i++) {
         struct mu_engine_kv kv = mu_engine_kv(&found, i);
 
-        say(s, "%s%.*s=%.*s %" PRId64 "/%" PRId64 "%s", i > 0 ? ", " : "", (int)kv.key.len, kv.key.data,
-            (int)kv.value.len, kv.value.data, kv.create - BASE, kv.mod - BASE, kv.lease != 0 ? "*" : "");
+        trace_add(&s->trace, "%s%.*s=%.*s %" PRId64 "/%" PRId64 "%s", i > 0 ? ", " : "", (int)kv.key.len, kv.key.data,
+                  (int)kv.value.len, kv.value.data, kv.create - BASE, kv.mod - BASE, kv.lease != 0 ? "*" : "");
     }
-    return s->trace;
+    return s->trace.text;
 }
 
 /* ---- Asking ---- */

@@ -1,12 +1,12 @@
 /* An engine's connection: what each frame is answered with, and what ends it. */
 #include "failmalloc.h"
-#include "pure.h"
 #include "store/engine_session.h"
+#include "trace.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { SESSIONS = 4, TRACE_BYTES = 8192 };
+enum { SESSIONS = 4 };
 
 struct client {
     struct mu_engine_session session;
@@ -19,20 +19,8 @@ struct scene {
     struct client clients[SESSIONS];
     uint64_t now_ms;
     int64_t base; /* the revision at the start */
-    char trace[TRACE_BYTES];
-    size_t trace_len;
+    struct trace trace;
 };
-
-static void say(struct scene *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct scene *s, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    s->trace_len += (size_t)vsnprintf(s->trace + s->trace_len, TRACE_BYTES - s->trace_len, format, args);
-    va_end(args);
-    assert_true(s->trace_len < TRACE_BYTES);
-}
 
 static struct client *client_of(struct mu_engine_session *session)
 {
@@ -52,33 +40,35 @@ static void on_drop(struct mu_engine_session *session)
 
 static void say_frame(struct scene *s, const struct mu_frame *frame)
 {
-    say(s, "%s%s %" PRIu32, s->trace_len > 0 ? "; " : "", mu_frame_type_text(frame->type), frame->id);
+    trace_add(&s->trace, "%s%s %" PRIu32, s->trace.len > 0 ? "; " : "", mu_frame_type_text(frame->type), frame->id);
     switch (frame->type) {
     case MU_FRAME_WELCOME:
-        say(s, " v%" PRIu32 " %.*s by %.*s to %.*s", frame->version, (int)frame->run_id.len, frame->run_id.data,
-            (int)frame->node.len, frame->node.data, (int)frame->your_addr.len, frame->your_addr.data);
+        trace_add(&s->trace, " v%" PRIu32 " %.*s by %.*s to %.*s", frame->version, (int)frame->run_id.len,
+                  frame->run_id.data, (int)frame->node.len, frame->node.data, (int)frame->your_addr.len,
+                  frame->your_addr.data);
         break;
     case MU_FRAME_DONE:
-        say(s, " code %" PRIu32 "%s at %" PRId64, frame->code, frame->held ? " held" : "", frame->revision - s->base);
+        trace_add(&s->trace, " code %" PRIu32 "%s at %" PRId64, frame->code, frame->held ? " held" : "",
+                  frame->revision - s->base);
         if (frame->last != 0)
-            say(s, " last %" PRIu32, frame->last);
+            trace_add(&s->trace, " last %" PRIu32, frame->last);
         assert_int_equal(frame->code == 0, frame->text.len == 0);
         break;
     case MU_FRAME_KVS:
-        say(s, "%s at %" PRId64 ":", frame->more ? " more" : "", frame->revision - s->base);
+        trace_add(&s->trace, "%s at %" PRId64 ":", frame->more ? " more" : "", frame->revision - s->base);
         for (size_t i = 0; i < frame->kvs_count && i < 3; i++)
-            say(s, " %.*s", (int)frame->kvs[i].key.len, frame->kvs[i].key.data);
+            trace_add(&s->trace, " %.*s", (int)frame->kvs[i].key.len, frame->kvs[i].key.data);
         if (frame->kvs_count > 3)
-            say(s, " ...%zu", frame->kvs_count);
+            trace_add(&s->trace, " ...%zu", frame->kvs_count);
         break;
     case MU_FRAME_EVENTS:
-        say(s, " watch %" PRIu32 ":", frame->watch);
+        trace_add(&s->trace, " watch %" PRIu32 ":", frame->watch);
         for (size_t i = 0; i < frame->changes_count; i++) {
-            say(s, " %c%.*s", frame->changes[i].deleted ? '-' : '+', (int)frame->changes[i].kv.key.len,
-                frame->changes[i].kv.key.data);
+            trace_add(&s->trace, " %c%.*s", frame->changes[i].deleted ? '-' : '+', (int)frame->changes[i].kv.key.len,
+                      frame->changes[i].kv.key.data);
             if (frame->changes[i].deleted)
-                say(s, " %s, heard %" PRIu64 " ms ago", mu_engine_end_text(frame->changes[i].end),
-                    frame->changes[i].heard_ms);
+                trace_add(&s->trace, " %s, heard %" PRIu64 " ms ago", mu_engine_end_text(frame->changes[i].end),
+                          frame->changes[i].heard_ms);
         }
         break;
     default:
@@ -91,8 +81,7 @@ static const char *heard(struct scene *s, unsigned i)
 {
     struct mu_slice left = mu_buf_slice(&s->clients[i].heard);
 
-    s->trace_len = 0;
-    s->trace[0] = '\0';
+    trace_begin(&s->trace);
     while (left.len > 0) {
         size_t len = mu_frame_length(left);
         struct mu_arena arena = { 0 };
@@ -104,7 +93,7 @@ static const char *heard(struct scene *s, unsigned i)
         left = mu_slice(left.data + len, left.len - len);
     }
     mu_buf_done(&s->clients[i].heard);
-    return s->trace;
+    return s->trace.text;
 }
 
 static int feed(struct scene *s, unsigned i, struct mu_slice bytes, struct muster_error *reterr)
