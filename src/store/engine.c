@@ -235,14 +235,12 @@ static void suspect_network(struct mu_engine_job *job, uint64_t now_ms)
 
 static void judge(struct mu_engine *e, struct mu_engine_job *job, uint64_t now_ms)
 {
+    struct mu_engine_lease *ends;
     struct mu_list due;
 
     suspect_network(job, now_ms);
     mu_list_init(&due);
-    for (struct mu_list *link = job->leases.next, *next; link != &job->leases; link = next) {
-        struct mu_engine_lease *lease = MU_LIST_ITEM(link, struct mu_engine_lease, of_job);
-
-        next = link->next;
+    MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &job->leases, of_job) {
         if (lease->due_ms <= now_ms) {
             mu_list_remove(&lease->of_job);
             mu_list_push(&due, &lease->of_job);
@@ -252,11 +250,8 @@ static void judge(struct mu_engine *e, struct mu_engine_job *job, uint64_t now_m
     }
     if (job->suspected_until_ms <= now_ms)
         job->suspected_until_ms = 0;
-    for (struct mu_list *link; (link = mu_list_first(&due)) != NULL;) { /* the last one may take the job with it */
-        struct mu_engine_lease *lease = MU_LIST_ITEM(link, struct mu_engine_lease, of_job);
-
-        end_lease(e, lease, lease->state == MU_ENGINE_LEASE_RESET ? MU_ENGINE_RESET : MU_ENGINE_SILENT);
-    }
+    while ((ends = MU_LIST_FIRST(struct mu_engine_lease, &due, of_job)) != NULL) /* the last may take the job with it */
+        end_lease(e, ends, ends->state == MU_ENGINE_LEASE_RESET ? MU_ENGINE_RESET : MU_ENGINE_SILENT);
 }
 
 /* We were away ourselves for that long. */
@@ -277,10 +272,8 @@ void mu_engine_turn(struct mu_engine *e, uint64_t began_ms)
         return;
     }
     e->next_ms = UINT64_MAX;
-    for (struct mu_list *link = e->jobs.next, *next; link != &e->jobs; link = next) {
-        next = link->next;
-        judge(e, MU_LIST_ITEM(link, struct mu_engine_job, link), began_ms);
-    }
+    MU_LIST_EACH_LEAVING (struct mu_engine_job, job, &e->jobs, link)
+        judge(e, job, began_ms);
     assert(e->next_ms > began_ms);
 }
 
@@ -374,8 +367,7 @@ void mu_engine_leave(struct mu_engine *e, struct mu_engine_peer *peer, bool cut,
 
     if (job == NULL)
         return;
-    for (struct mu_list *link; (link = mu_list_first(&peer->leases)) != NULL;) {
-        struct mu_engine_lease *lease = MU_LIST_ITEM(link, struct mu_engine_lease, of_peer);
+    MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &peer->leases, of_peer) {
         uint64_t soon_ms = now_ms + MU_ENGINE_RECONNECT_MS;
 
         become(lease, cut ? MU_ENGINE_LEASE_CUT : MU_ENGINE_LEASE_RESET, NULL);
@@ -393,15 +385,15 @@ void mu_engine_leave(struct mu_engine *e, struct mu_engine_peer *peer, bool cut,
 
 void mu_engine_free(struct mu_engine *e)
 {
+    struct mu_engine_job *job;
+
     if (e == NULL)
         return;
-    for (struct mu_list *link; (link = mu_list_first(&e->jobs)) != NULL;) {
-        struct mu_engine_job *job = MU_LIST_ITEM(link, struct mu_engine_job, link);
-
+    while ((job = MU_LIST_FIRST(struct mu_engine_job, &e->jobs, link)) != NULL) {
         assert(job->peers_count == 0);
         job->peers_count = 1; /* so that it does not go with its last lease */
-        while (!mu_list_empty(&job->leases))
-            end_lease(e, MU_LIST_ITEM(job->leases.next, struct mu_engine_lease, of_job), MU_ENGINE_REVOKED);
+        MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &job->leases, of_job)
+            end_lease(e, lease, MU_ENGINE_REVOKED);
         job->peers_count = 0;
         free_job(e, job);
     }

@@ -221,10 +221,7 @@ static void end_watch(struct mu_engine *e, struct mu_engine_watch *watch)
 
 static void push_lost(struct mu_engine *e, struct mu_engine_prefix *prefix)
 {
-    for (struct mu_list *link = prefix->watches.next, *next; link != &prefix->watches; link = next) {
-        struct mu_engine_watch *watch = MU_LIST_ITEM(link, struct mu_engine_watch, link);
-
-        next = link->next;
+    MU_LIST_EACH_LEAVING (struct mu_engine_watch, watch, &prefix->watches, link) {
         e->config.push(e->config.ctx, watch->peer, watch->number, e->revision, NULL, 0);
         mu_list_remove(&watch->link);
         watch->prefix = NULL;
@@ -244,10 +241,7 @@ static void push_changes(struct mu_engine *e, struct mu_engine_prefix *prefix)
 void mu_engine_flush(struct mu_engine *e)
 {
     MU_LIST_EACH (struct mu_engine_job, job, &e->jobs, link) {
-        for (struct mu_list *link = job->prefixes.next, *next; link != &job->prefixes; link = next) {
-            struct mu_engine_prefix *prefix = MU_LIST_ITEM(link, struct mu_engine_prefix, link);
-
-            next = link->next;
+        MU_LIST_EACH_LEAVING (struct mu_engine_prefix, prefix, &job->prefixes, link) {
             if (prefix->lost)
                 push_lost(e, prefix);
             else
