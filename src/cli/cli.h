@@ -2,6 +2,7 @@
 #ifndef MU_CLI_CLI_H
 #define MU_CLI_CLI_H
 
+#include "base/slice.h"
 #include "muster.h"
 
 enum { MU_EXIT_OK = 0, MU_EXIT_ERROR = 1, MU_EXIT_USAGE = 2 };
@@ -53,8 +54,9 @@ int mu_cli_fail(const char *command, const char *format, ...) __attribute__((for
 int mu_cli_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Makes sure that what was printed on stdout got out; says so and returns MU_EXIT_ERROR if not. */
 int mu_cli_flush(const char *command);
-/* These print, and return as mu_cli_flush() does. The text is freed. */
+/* These print, free what they print, and return as mu_cli_flush() does. On a terminal a line end follows a value. */
 struct mu_text;
+int mu_cli_print_value(const char *command, struct muster_bytes *value);
 int mu_cli_print(const char *command, struct mu_text *text);
 int mu_cli_help(const char *command, const char *help);
 
@@ -65,6 +67,8 @@ bool mu_cli_log(const char *command, const char *level);
  * cannot be written at once: a stopped terminal does not stop us. */
 void mu_cli_final(const char *text);
 void mu_cli_say(const char *text);
+/* Logs each line at `level`; if `instead` is given, it gets them. */
+void mu_cli_log_lines(struct mu_slice lines, enum muster_log_level level, void (*instead)(const char *line));
 /* Shows text in the last line of the terminal at stderr, below everything else, until it is replaced. Empty:
  * nothing. */
 void mu_cli_status(const char *text, size_t len);

@@ -152,25 +152,6 @@ static void end(struct run *run)
     close_when_done(run);
 }
 
-/* ---- Lines ---- */
-
-/* Logged at `level`; with `say`, handed to that instead. */
-static void each_line(struct mu_slice lines, enum muster_log_level level, void (*say)(const char *line))
-{
-    const char *begin = lines.data, *stop;
-    char line[MU_LOG_LINE_MAX];
-
-    for (size_t left = lines.len; left > 0; left -= (size_t)(stop + 1 - begin), begin = stop + 1) {
-        stop = memchr(begin, '\n', left);
-        assert(stop != NULL); /* whole lines */
-        (void)snprintf(line, sizeof line, "%.*s", (int)(stop - begin), begin);
-        if (say != NULL)
-            say(line);
-        else
-            mu_log(level, "%s", line);
-    }
-}
-
 /* ---- Events in, effects out ---- */
 
 static void on_deadline(uv_timer_t *timer)
@@ -186,10 +167,11 @@ static void feed(struct run *run, struct mu_join_event event)
     event.now_ms = uv_now(&run->loop);
     mu_join_step(&run->join, &event, &effects);
     mu_cli_status(effects.status.data, effects.status.len);
-    each_line(effects.warning, MUSTER_LOG_WARNING, NULL);
-    each_line(effects.notice, MUSTER_LOG_NOTICE, NULL);
-    each_line(effects.info, MUSTER_LOG_INFO, NULL);
-    each_line(effects.err, MUSTER_LOG_ERROR, effects.over ? mu_cli_final : mu_cli_say); /* the last are waited for */
+    mu_cli_log_lines(effects.warning, MUSTER_LOG_WARNING, NULL);
+    mu_cli_log_lines(effects.notice, MUSTER_LOG_NOTICE, NULL);
+    mu_cli_log_lines(effects.info, MUSTER_LOG_INFO, NULL);
+    mu_cli_log_lines(effects.err, MUSTER_LOG_ERROR,
+                     effects.over ? mu_cli_final : mu_cli_say); /* the last are waited for */
     rc = print(run, effects.out);
     if (effects.at_once)
         _exit(run->join.exit_code);

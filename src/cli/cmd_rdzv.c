@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #define DATA_TIMEOUT_MS 10000
 #define CONNECT_MAX_S 3600 /* every back end takes that */
@@ -119,11 +118,7 @@ static int print_data(const struct asked *asked, struct muster_rdzv *rdzv, int64
 
     if (rc < 0)
         return mu_cli_fail(command, "round %" PRId64 ": %s", round, error.text);
-    (void)fwrite(value.data, 1, value.len, stdout);
-    if (isatty(STDOUT_FILENO))
-        (void)fputc('\n', stdout);
-    muster_bytes_done(&value);
-    return mu_cli_flush(command);
+    return mu_cli_print_value(command, &value);
 }
 
 static int act_on_data(const struct asked *asked, const struct muster_rdzv_params *params, int64_t round)

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/rdzv_options.h"
 #include "cli/rdzv_visit.h"
+#include "kv/later_uv.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -57,7 +58,6 @@ static void feed(struct run *run, struct mu_rdzv_visit_event event)
 {
     bool was_over = run->visit->phase == MU_RDZV_VISIT_OVER;
     struct mu_rdzv_visit_effects effects;
-    uint64_t deadline_ms;
 
     event.now_ms = uv_now(&run->loop);
     mu_rdzv_visit_step(run->visit, &event, &effects);
@@ -67,10 +67,8 @@ static void feed(struct run *run, struct mu_rdzv_visit_event event)
         run->handler->ops->close(run->handler);
     if (effects.over && !was_over)
         end(run);
-    if (effects.over)
-        return;
-    deadline_ms = mu_rdzv_visit_deadline_ms(run->visit);
-    (void)uv_timer_start(&run->timer, on_deadline, deadline_ms > event.now_ms ? deadline_ms - event.now_ms : 0, 0);
+    if (!effects.over)
+        mu_timer_until(&run->timer, mu_rdzv_visit_deadline_ms(run->visit), on_deadline);
 }
 
 static void on_told(void *ctx, const struct muster_rdzv_event *told)

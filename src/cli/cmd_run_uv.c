@@ -14,6 +14,7 @@
 #include "cli/waiting.h"
 #include "events/sinks.h"
 #include "http/health_mhd.h"
+#include "kv/later_uv.h"
 #include "proc/keeper.h"
 
 #include <assert.h>
@@ -136,14 +137,10 @@ static void on_look(uv_timer_t *timer);
 /* Derived anew after every event. On a terminal the time that is left is counted down. */
 static void arm_look(struct run *run, uint64_t terminal_ms)
 {
-    uint64_t due_ms = mu_waiting_due_ms(&run->waiting), now_ms = uv_now(&run->loop);
-
-    if (run->waiting.state == MU_WAITING_OFF)
-        (void)uv_timer_stop(&run->look);
-    else if (run->terminal)
+    if (run->terminal && run->waiting.state != MU_WAITING_OFF)
         (void)uv_timer_start(&run->look, on_look, terminal_ms, 0);
     else
-        (void)uv_timer_start(&run->look, on_look, due_ms > now_ms ? due_ms - now_ms : 0, 0);
+        mu_timer_until(&run->look, mu_waiting_due_ms(&run->waiting), on_look);
 }
 
 /* Changes are logged with -v only, except one: too few nodes are left of a group that ran. */

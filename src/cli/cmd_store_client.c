@@ -96,11 +96,7 @@ static int run_get(struct client *client)
         rc = muster_store_get(client->store, key, MUSTER_TIMEOUT_DEFAULT, &value, &error);
     if (rc < 0)
         return fail(client, &error);
-    (void)fwrite(value.data, 1, value.len, stdout);
-    if (isatty(STDOUT_FILENO))
-        (void)fputc('\n', stdout);
-    muster_bytes_done(&value);
-    return mu_cli_flush(client->command);
+    return mu_cli_print_value(client->command, &value);
 }
 
 static int read_stdin(struct client *client)

@@ -45,9 +45,14 @@ static long pci_number(const char *root, const char *address, const char *name, 
     return end == text ? otherwise : number;
 }
 
-static void ask_bus(const char *root, struct mu_gpu *gpu)
+/* Gives the GPU its address, its order by it, and what the bus knows about it. */
+static void place_at(const char *root, struct address address, struct mu_gpu *gpu)
 {
-    long node = pci_number(root, gpu->address, "numa_node", MU_GPU_NODE_UNKNOWN);
+    long node;
+
+    address_text(address, gpu->address);
+    gpu->order = (uint64_t)address.domain << 32 | address.bus << 16 | address.device << 8 | address.function;
+    node = pci_number(root, gpu->address, "numa_node", MU_GPU_NODE_UNKNOWN);
 
     gpu->model = (unsigned)pci_number(root, gpu->address, "device", 0);
     if (node > INT_MAX)
@@ -58,7 +63,6 @@ static void ask_bus(const char *root, struct mu_gpu *gpu)
 struct listing {
     const char *root;
     struct mu_gpus *gpus;
-    unsigned numbers[MU_GPUS_MAX]; /* of AMD's entries */
 };
 
 static struct mu_gpu *add_gpu(struct listing *listing)
@@ -100,10 +104,8 @@ static void found_nvidia(void *ctx, const char *name)
         return;
     if (mu_kernel_files_read(listing->root, text, "/proc/driver/nvidia/gpus/%s/information", name))
         find_uuid(text, gpu->uuid);
-    if (parse_address(name, &address)) {
-        address_text(address, gpu->address);
-        ask_bus(listing->root, gpu);
-    }
+    if (parse_address(name, &address))
+        place_at(listing->root, address, gpu);
 }
 
 /* Of the PCI bus, for where the driver's list is hidden. */
@@ -117,25 +119,15 @@ static void found_device(void *ctx, const char *name)
         pci_number(listing->root, name, "class", 0) >> 16 != CLASS_DISPLAY)
         return;
     gpu = add_gpu(listing);
-    if (gpu == NULL)
-        return;
-    address_text(address, gpu->address);
-    ask_bus(listing->root, gpu);
+    if (gpu != NULL)
+        place_at(listing->root, address, gpu);
 }
 
-static uint64_t address_number(const struct mu_gpu *gpu)
+static int by_order(const void *a, const void *b)
 {
-    struct address address = { 0 };
+    const struct mu_gpu *x = a, *y = b;
 
-    (void)parse_address(gpu->address, &address);
-    return (uint64_t)address.domain << 32 | address.bus << 16 | address.device << 8 | address.function;
-}
-
-static int compare_addresses(const void *a, const void *b)
-{
-    uint64_t x = address_number(a), y = address_number(b);
-
-    return x < y ? -1 : x > y;
+    return x->order < y->order ? -1 : x->order > y->order;
 }
 
 /* nvidia0, but not nvidiactl or nvidia-uvm */
@@ -173,43 +165,20 @@ static void found_amd(void *ctx, const char *name)
     gpu = add_gpu(listing);
     if (gpu == NULL)
         return;
-    listing->numbers[gpu - listing->gpus->items] = (unsigned)strtoul(name, NULL, 10);
     id = property(text, "unique_id");
     if (id != 0)
         (void)snprintf(gpu->uuid, sizeof gpu->uuid, "GPU-%016" PRIx64, id);
     place = property(text, "location_id");
-    if (place == 0)
-        return;
     address = (struct address){ .domain = (unsigned)property(text, "domain"),
                                 .bus = (unsigned)(place >> 8),
                                 .device = (unsigned)(place >> 3),
                                 .function = (unsigned)place };
-    address_text(address, gpu->address);
-    ask_bus(listing->root, gpu);
-    if (gpu->node != MU_GPU_NODE_UNKNOWN)
-        return;
-    address.function = 0; /* what stands there is the number of a partition of the GPU */
-    address_text(address, gpu->address);
-    ask_bus(listing->root, gpu);
-}
-
-/* By the driver's numbers. There are few, and they are nearly in order. */
-static void sort_amd(struct listing *listing)
-{
-    struct mu_gpu *items = listing->gpus->items;
-    unsigned *numbers = listing->numbers;
-
-    for (size_t i = 1; i < listing->gpus->count; i++) {
-        for (size_t at = i; at > 0 && numbers[at] < numbers[at - 1]; at--) {
-            struct mu_gpu gpu = items[at];
-            unsigned number = numbers[at];
-
-            items[at] = items[at - 1];
-            numbers[at] = numbers[at - 1];
-            items[at - 1] = gpu;
-            numbers[at - 1] = number;
-        }
-    }
+    if (place != 0)
+        place_at(listing->root, address, gpu);
+    address.function = 0; /* what stands there may be the number of a partition of the GPU */
+    if (place != 0 && gpu->node == MU_GPU_NODE_UNKNOWN)
+        place_at(listing->root, address, gpu);
+    gpu->order = strtoul(name, NULL, 10);
 }
 
 void mu_gpus_list(const char *root, struct mu_gpus *ret_gpus)
@@ -225,11 +194,11 @@ void mu_gpus_list(const char *root, struct mu_gpus *ret_gpus)
         if (ret_gpus->devices > 0)
             (void)mu_kernel_files_each(root, "/sys/bus/pci/devices", found_device, &listing);
     }
-    qsort(ret_gpus->items, ret_gpus->count, sizeof ret_gpus->items[0], compare_addresses);
+    qsort(ret_gpus->items, ret_gpus->count, sizeof ret_gpus->items[0], by_order);
     if (ret_gpus->devices > 0)
         return;
     (void)mu_kernel_files_each(root, "/sys/class/kfd/kfd/topology/nodes", found_amd, &listing);
-    sort_amd(&listing);
+    qsort(ret_gpus->items, ret_gpus->count, sizeof ret_gpus->items[0], by_order);
     ret_gpus->devices = ret_gpus->count;
     ret_gpus->vendor = ret_gpus->devices > 0 ? MU_GPUS_AMD : MU_GPUS_NONE;
 }

@@ -23,11 +23,12 @@ struct mu_gpu {
     char uuid[MU_GPU_UUID_MAX];       /* "": not known */
     unsigned model;                   /* the vendor's number for it; 0: not known */
     int node;                         /* NUMA node, or one of the above */
+    uint64_t order;                   /* of NVIDIA's: the PCI address as a number; of AMD's: the driver's number */
 };
 
 struct mu_gpus {
     enum mu_gpus_vendor vendor;
-    struct mu_gpu items[MU_GPUS_MAX]; /* in the driver's order: by PCI address, AMD's as the driver numbers them */
+    struct mu_gpu items[MU_GPUS_MAX]; /* in the driver's order */
     size_t count;
     size_t devices; /* how many the driver offers; if it is not `count`, it is not known which of the items these are */
 };

@@ -1,5 +1,6 @@
 /* The program: picks the command. */
 #include "cli/cli.h"
+#include "cli/shell_completion.h"
 #include "proc/signals.h"
 
 #include <errno.h>
@@ -37,14 +38,6 @@ static void occupy_standard_descriptors(void)
     }
 }
 
-/* Called through a link of that name, the program is `muster run`. */
-static bool is_torchrun(const char *name)
-{
-    const char *slash = strrchr(name, '/');
-
-    return strcmp(slash != NULL ? slash + 1 : name, "torchrun") == 0;
-}
-
 int main(int argc, char **argv)
 {
     const char *command = argc > 1 ? argv[1] : "";
@@ -54,7 +47,7 @@ int main(int argc, char **argv)
     occupy_standard_descriptors();
     (void)signal(SIGPIPE, SIG_IGN); /* a peer or a reader that is gone is an error of the write */
     (void)signal(SIGXFSZ, SIG_IGN); /* and so is a file that has reached its limit (ulimit -f) */
-    if (argc > 0 && is_torchrun(argv[0]))
+    if (argc > 0 && mu_is_torchrun(argv[0]))
         return mu_cmd_run("torchrun", false, &startup, argv + 1);
     if (strcmp(command, "run") == 0)
         return mu_cmd_run("muster run", false, &startup, argv + 2);

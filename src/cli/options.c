@@ -1,4 +1,5 @@
 /* Long options by table, and the lines that go to stderr. */
+#include "base/log.h"
 #include "cli/cli.h"
 #include "cli/join_text.h"
 #include "cli/log_line.h"
@@ -56,6 +57,15 @@ int mu_cli_flush(const char *command)
     if (fflush(stdout) == 0 && !ferror(stdout))
         return MU_EXIT_OK;
     return mu_cli_fail(command, "cannot write to standard output: %s", strerror(errno));
+}
+
+int mu_cli_print_value(const char *command, struct muster_bytes *value)
+{
+    (void)fwrite(value->data, 1, value->len, stdout);
+    if (isatty(STDOUT_FILENO))
+        (void)fputc('\n', stdout);
+    muster_bytes_done(value);
+    return mu_cli_flush(command);
 }
 
 int mu_cli_print(const char *command, struct mu_text *text)
@@ -175,6 +185,23 @@ void mu_cli_say(const char *text)
     size_t len = final_line(text, line);
 
     (void)write_lines(line, len);
+}
+
+void mu_cli_log_lines(struct mu_slice lines, enum muster_log_level level, void (*instead)(const char *line))
+{
+    char line[MU_LOG_LINE_MAX];
+    size_t len;
+
+    for (size_t at = 0; at < lines.len; at += len + 1) {
+        const char *begin = lines.data + at, *end = memchr(begin, '\n', lines.len - at);
+
+        len = end != NULL ? (size_t)(end - begin) : lines.len - at;
+        (void)snprintf(line, sizeof line, "%.*s", (int)len, begin);
+        if (instead != NULL)
+            instead(line);
+        else
+            mu_log(level, "%s", line);
+    }
 }
 
 void mu_cli_final(const char *text)

@@ -45,15 +45,9 @@ static bool is_one(const char *value)
     return value != NULL && strcmp(value, "1") == 0;
 }
 
-static int keep(struct maker *m, const char **to, const char *text)
+static const char *unless_empty(const char *text)
 {
-    *to = mu_arena_join(&m->config->texts, mu_slice_str(text), mu_slice("", 0)).data;
-    return *to == NULL ? mu_run_no_memory(m->problem) : 0;
-}
-
-static int keep_if(struct maker *m, const char **to, const char *text)
-{
-    return text == NULL ? 0 : keep(m, to, text);
+    return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
 static int note(struct maker *m, enum muster_log_level level, const char *format, ...)
@@ -64,7 +58,7 @@ static int note(struct maker *m, enum muster_log_level level, const char *format
     struct mu_run_note *note = &config->notes[config->notes_count++];
     va_list args;
     char *text;
-    int len, rc;
+    int len;
 
     assert(config->notes_count <= MU_RUN_NOTES_MAX);
     va_start(args, format);
@@ -73,9 +67,9 @@ static int note(struct maker *m, enum muster_log_level level, const char *format
     if (len < 0)
         return mu_run_no_memory(m->problem);
     note->level = level;
-    rc = keep(m, &note->text, text);
+    note->text = mu_arena_join(&config->texts, mu_slice_str(text), mu_slice("", 0)).data;
     free(text);
-    return rc;
+    return note->text == NULL ? mu_run_no_memory(m->problem) : 0;
 }
 
 /* An error of the library is a bad value of the user, unless its code says otherwise. */
@@ -423,10 +417,8 @@ static int take_other_timeouts(struct maker *m)
 static int take_signals(struct maker *m)
 {
     struct mu_run_config *config = m->config;
-    int rc = keep(m, &config->signals_text, m->options->signals_to_handle);
 
-    if (rc < 0)
-        return rc;
+    config->signals_text = m->options->signals_to_handle;
     mu_signals_parse(&config->signals, config->signals_text);
     if (config->signals.skipped[0] == '\0')
         return 0;
@@ -495,10 +487,9 @@ static int check_bind(struct maker *m)
 /* A URL of etcd names the job, unless --rdzv-id does. */
 static int take_url_run_id(struct maker *m, struct muster_error *reterr)
 {
-    const char *given = m->options->rdzv_id;
     int rc = 0;
 
-    if (strcmp(m->backend, backend_etcd) == 0 && (given == NULL || given[0] == '\0'))
+    if (strcmp(m->backend, backend_etcd) == 0 && unless_empty(m->options->rdzv_id) == NULL)
         rc = mu_etcd_params_run_id(m->endpoint, &m->url_run_id, reterr);
     if (m->url_run_id != NULL)
         m->run_id = m->url_run_id;
@@ -507,12 +498,10 @@ static int take_url_run_id(struct maker *m, struct muster_error *reterr)
 
 static int take_params(struct maker *m)
 {
-    const char *local_addr = m->options->local_addr;
+    const char *local_addr = unless_empty(m->options->local_addr);
     struct muster_error error = { 0 };
     int rc = 0;
 
-    if (local_addr != NULL && local_addr[0] == '\0')
-        local_addr = NULL;
     if (take_url_run_id(m, &error) < 0)
         return bad_value(m, &error);
     if (m->run_id[0] == '\0') {
@@ -567,7 +556,8 @@ static int check_group(struct maker *m)
     if (!(interval > 0))
         return mu_run_problem(m->problem, MU_RUN_ASSERTION, "--monitor-interval=%g: it must be above 0", interval);
     m->config->monitor_interval_s = interval;
-    return keep(m, &m->config->role, m->options->role);
+    m->config->role = m->options->role;
+    return 0;
 }
 
 static bool is_blank(char c)
@@ -605,7 +595,7 @@ static char **split(const char *list, size_t *ret_count)
 static int take_devices(struct maker *m)
 {
     const char *hip = variable(m, "HIP_VISIBLE_DEVICES");
-    bool is_hip = hip != NULL && hip[0] != '\0'; /* to ROCm it comes before CUDA_VISIBLE_DEVICES, unless it is empty */
+    bool is_hip = unless_empty(hip) != NULL; /* to ROCm it comes before CUDA_VISIBLE_DEVICES, unless it is empty */
     const char *list = is_hip ? hip : variable(m, "CUDA_VISIBLE_DEVICES");
     size_t count = 0;
 
@@ -639,7 +629,8 @@ static int take_event_handler(struct maker *m)
     if (!is_sink(name) && strcmp(name, "dynamic_rendezvous") != 0)
         return mu_run_problem(m->problem, MU_RUN_KEY,
                               "--event-log-handler: unknown name '%s'; expected null, console or file:PATH", name);
-    return keep(m, &m->config->event_log_handler, name);
+    m->config->event_log_handler = name;
+    return 0;
 }
 
 static int take_metrics(struct maker *m)
@@ -649,7 +640,8 @@ static int take_metrics(struct maker *m)
     if (!is_sink(name))
         return mu_run_problem(m->problem, MU_RUN_VALUE,
                               "--metrics: unknown name '%s'; expected null, console or file:PATH", name);
-    return keep(m, &m->config->metrics, name);
+    m->config->metrics = name;
+    return 0;
 }
 
 static int note_binding(struct maker *m, const struct mu_run_binding_news *news)
@@ -721,7 +713,7 @@ static const char *find_tmp_dir(const struct maker *m)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const char *dir = variable(m, names[i]);
 
-        if (dir != NULL && dir[0] != '\0' && access(dir, W_OK | X_OK) == 0)
+        if (unless_empty(dir) != NULL && access(dir, W_OK | X_OK) == 0)
             return dir;
     }
     return "/tmp";
@@ -730,14 +722,15 @@ static const char *find_tmp_dir(const struct maker *m)
 /* --bind includes loopback; the variable does not, for it is about this server alone. */
 static int take_health_hosts(struct maker *m)
 {
-    const char *host = variable(m, "TORCHELASTIC_HEALTH_CHECK_HOST");
     struct mu_bind bind = { 0 };
 
-    if (host != NULL && host[0] != '\0')
-        return keep(m, &m->config->health_hosts, host);
+    m->config->health_hosts = unless_empty(variable(m, "TORCHELASTIC_HEALTH_CHECK_HOST"));
+    if (m->config->health_hosts != NULL)
+        return 0;
     (void)mu_bind_from_params(m->config->params, &bind, NULL); /* it was checked before */
+    m->config->health_hosts = bind.hosts;
     if (bind.hosts == NULL || strcmp(bind.hosts, "any") == 0)
-        return keep_if(m, &m->config->health_hosts, bind.hosts);
+        return 0;
     m->config->health_hosts =
         mu_arena_join(&m->config->texts, mu_slice_str(bind.hosts), mu_slice_str(",localhost")).data;
     return m->config->health_hosts == NULL ? mu_run_no_memory(m->problem) : 0;
@@ -760,32 +753,22 @@ static int take_health_port(struct maker *m)
 
 static int take_rest(struct maker *m)
 {
-    const char *error_file = variable(m, "TORCHELASTIC_ERROR_FILE"), *log_dir = m->options->log_dir;
-    const char *prefix = m->options->log_line_prefix_template;
+    const char *prefix = unless_empty(m->options->log_line_prefix_template);
     struct mu_run_config *config = m->config;
-    int rc = keep(m, &config->program, m->host->program);
 
+    config->program = m->host->program;
     config->environ = m->host->environ;
     memcpy(config->backend_dirs, m->options->backend_dirs, sizeof config->backend_dirs);
     config->backend_dirs_count = m->options->backend_dirs_count;
     config->workers_identical = is_one(variable(m, "TORCH_ELASTIC_WORKER_IDENTICAL"));
     config->file_timer = is_one(variable(m, "TORCHELASTIC_ENABLE_FILE_TIMER"));
-    if (rc == 0)
-        rc = keep(m, &config->rdzv_conf, m->options->rdzv_conf);
-    if (rc == 0)
-        rc = keep_if(m, &config->log_dir, log_dir != NULL && log_dir[0] != '\0' ? log_dir : NULL);
-    if (rc == 0)
-        rc = keep(m, &config->tmp_dir, find_tmp_dir(m));
-    if (rc == 0)
-        rc = keep_if(m, &config->prefix_template,
-                     prefix[0] != '\0' ? prefix : variable(m, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"));
-    if (rc == 0)
-        rc = keep_if(m, &config->error_file, error_file != NULL && error_file[0] != '\0' ? error_file : NULL);
-    if (rc == 0)
-        rc = keep_if(m, &config->timer_file, variable(m, "TORCHELASTIC_TIMER_FILE"));
-    if (rc == 0)
-        rc = take_health_port(m);
-    return rc;
+    config->rdzv_conf = m->options->rdzv_conf;
+    config->log_dir = unless_empty(m->options->log_dir);
+    config->tmp_dir = find_tmp_dir(m);
+    config->prefix_template = prefix != NULL ? prefix : variable(m, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    config->error_file = unless_empty(variable(m, "TORCHELASTIC_ERROR_FILE"));
+    config->timer_file = variable(m, "TORCHELASTIC_TIMER_FILE");
+    return take_health_port(m);
 }
 
 /* ---- All of it ---- */

@@ -20,7 +20,7 @@
 #define MU_RUN_C10D_PORT 29400
 #define MU_RUN_MASTER_PORT 29500
 
-/* The environment of the launcher. Borrowed; `environ` must outlive the configuration. */
+/* The environment of the launcher. Borrowed; it must outlive the configuration, and so must argv. */
 struct mu_run_host {
     const char *program; /* "torchrun", "muster run" */
     bool is_launch;
@@ -36,7 +36,7 @@ struct mu_run_note {
     const char *text;
 };
 
-/* Owns its memory, `environ` excepted. */
+/* Its texts are those of argv and `environ`, or its own. */
 struct mu_run_config {
     const char *program;
     char *const *environ;
@@ -45,9 +45,8 @@ struct mu_run_config {
     struct muster_rdzv_params *params;
     const char *rdzv_conf; /* as given: the options are in params */
     int64_t nodes_min, nodes_max;
-    bool is_standalone; /* asked for, or because nothing else makes sense */
-    const char
-        *backend_dirs[MU_RUN_BACKEND_DIRS_MAX + 1]; /* to be loaded before the handler is made; texts of argv's */
+    bool is_standalone;                                    /* asked for, or because nothing else makes sense */
+    const char *backend_dirs[MU_RUN_BACKEND_DIRS_MAX + 1]; /* to be loaded before the handler is made */
     size_t backend_dirs_count;
 
     /* The worker group. */
@@ -96,7 +95,7 @@ struct mu_run_config {
 
     struct mu_run_note notes[MU_RUN_NOTES_MAX];
     size_t notes_count;
-    struct mu_arena texts; /* all of the above that are not borrowed */
+    struct mu_arena texts; /* notes, and what is put together */
 };
 
 /* On success the caller owns *ret_config. */

@@ -65,31 +65,17 @@ static int dry_run(const struct mu_run_config *config)
     return mu_cli_print(config->program, &text);
 }
 
-/* One line of the log for each of the text. */
-static void log_lines(enum muster_log_level level, const char *text, size_t len)
-{
-    const char *end = text + len;
-
-    while (text < end) {
-        const char *newline = memchr(text, '\n', (size_t)(end - text));
-        const char *stop = newline == NULL ? end : newline;
-
-        mu_log(level, "%.*s", (int)(stop - text), text);
-        text = stop + 1;
-    }
-}
-
 static void log_start(const struct mu_run_config *config)
 {
     struct mu_text text = { 0 };
 
     (void)mu_cli_log(config->program, muster_log_level_name(config->log_level));
     for (size_t i = 0; i < config->notes_count; i++)
-        log_lines(config->notes[i].level, config->notes[i].text, strlen(config->notes[i].text));
+        mu_cli_log_lines(mu_slice_str(config->notes[i].text), config->notes[i].level, NULL);
     if (config->log_level > MUSTER_LOG_INFO || config->dry_run)
         return;
     mu_run_config_text(&text, config);
-    log_lines(MUSTER_LOG_INFO, text.buf.data, text.buf.len);
+    mu_cli_log_lines(mu_buf_slice(&text.buf), MUSTER_LOG_INFO, NULL);
     mu_text_done(&text);
 }
 

@@ -48,11 +48,6 @@ static bool is_option(const char *word)
     return word[0] == '-' && word[1] != '\0';
 }
 
-static bool is_same(const struct mu_shell_completion_part *part, const char *command, const char *verb)
-{
-    return strcmp(part->command, command) == 0 && strcmp(part->verb, verb) == 0;
-}
-
 /* ---- Where the cursor is ---- */
 
 struct place {
@@ -69,7 +64,7 @@ static const struct mu_shell_completion_part *find_part(const struct mu_shell_co
                                                         const char *command, const char *verb)
 {
     for (size_t i = 0; i < count; i++) {
-        if (is_same(&parts[i], command, verb))
+        if (strcmp(parts[i].command, command) == 0 && strcmp(parts[i].verb, verb) == 0)
             return &parts[i];
     }
     return NULL;
@@ -100,8 +95,7 @@ static void pass_operand(struct place *place, const struct mu_shell_completion_p
         place->part = next;
 }
 
-/* The program may be written with its path. */
-static bool is_torchrun(const char *program)
+bool mu_is_torchrun(const char *program)
 {
     const char *slash = strrchr(program, '/');
 
@@ -110,7 +104,7 @@ static bool is_torchrun(const char *program)
 
 static struct place find_place(const struct mu_shell_completion_part *parts, size_t count, const char *const *words)
 {
-    struct place place = { .part = find_part(parts, count, is_torchrun(words[0]) ? "run" : "", "") };
+    struct place place = { .part = find_part(parts, count, mu_is_torchrun(words[0]) ? "run" : "", "") };
 
     for (words++; place.part != NULL && words[0] != NULL && words[1] != NULL && place.kind != IN_SCRIPT; words++) {
         if (place.kind == IN_VALUE)
@@ -381,7 +375,7 @@ static void add_tcsh(struct mu_text *out, const char *program, const struct mu_s
                      size_t count)
 {
     const struct mu_shell_completion_part *run = find_part(parts, count, "run", "");
-    bool all = !is_torchrun(program);
+    bool all = !mu_is_torchrun(program);
 
     if (!all && run != NULL) {
         parts = run;

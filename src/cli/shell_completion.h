@@ -26,6 +26,9 @@ struct mu_shell_completion_part {
     bool runs_script; /* its first operand is a file, and so may be all that follows: they are that file's own */
 };
 
+/* Whether the program, perhaps with its path, is called by the name of PyTorch's: then it is `muster run`. */
+bool mu_is_torchrun(const char *program);
+
 /* `words`: of a line, from the program's name up to the word that the cursor is in, which may be empty;
  * NULL-terminated. Adds what that word can become, a line each; ":files" and ":dirs" stand for names that the shell
  * finds by itself. */

@@ -21,7 +21,6 @@
 struct kind {
     const char *item;                  /* what a line is, for people: "event" */
     const char *option, *file;         /* what chooses the sink, and what a file of it is called */
-    const char *names;                 /* that can be chosen */
     int console;                       /* descriptor */
     void (*set)(struct mu_sink *sink); /* as the process's sink; NULL: takes it away */
 };
@@ -168,8 +167,7 @@ static void set_for_events(struct mu_sink *sink)
     muster_events_set_sink(sink != NULL ? on_event : NULL, sink);
 }
 
-static const struct kind events = { "event",       "event log handler", "event log", "null, console or file:PATH",
-                                    STDERR_FILENO, set_for_events };
+static const struct kind events = { "event", "event log handler", "event log", STDERR_FILENO, set_for_events };
 
 static void on_metric(void *ctx, const struct muster_metric *metric)
 {
@@ -183,8 +181,7 @@ static void set_for_metrics(struct mu_sink *sink)
     muster_metrics_set_sink(sink != NULL ? on_metric : NULL, sink);
 }
 
-static const struct kind metrics = { "metric",      "metrics sink", "metrics file", "null, console or file:PATH",
-                                     STDOUT_FILENO, set_for_metrics };
+static const struct kind metrics = { "metric", "metrics sink", "metrics file", STDOUT_FILENO, set_for_metrics };
 
 /* ---- By name */
 
@@ -210,7 +207,7 @@ static int choose(struct mu_sink *sink, const char *name, struct muster_error *r
     if (strncmp(name, FILE_PREFIX, strlen(FILE_PREFIX)) == 0)
         return open_file(sink, name + strlen(FILE_PREFIX), reterr);
     if (strcmp(name, "console") != 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "unknown %s '%s': %s", sink->kind->option, name, sink->kind->names);
+        return mu_fail(reterr, MUSTER_EINVAL, "unknown %s '%s': null, console or file:PATH", sink->kind->option, name);
     sink->fd = sink->kind->console;
     return 0;
 }

@@ -205,10 +205,15 @@ static int open_null(struct mu_logs *logs, struct stream *stream, struct muster_
 
 static void on_tee_ended(void *ctx);
 
-static int open_tee(struct mu_logs *logs, const struct mu_logs_config *config, struct stream *stream, int kind,
-                    uint32_t local_rank, struct muster_error *reterr)
+static const struct mu_filters *filters_of(const struct mu_logs_config *config, int kind)
 {
-    const struct mu_filters *filters = kind == OUT ? config->filters_out : config->filters_err;
+    return kind == OUT ? config->filters_out : config->filters_err;
+}
+
+static int open_tee(struct mu_logs *logs, uint32_t local_rank, int kind, struct muster_error *reterr)
+{
+    struct stream *stream = &logs->workers[local_rank].streams[kind];
+    const struct mu_logs_config *config = &logs->config;
     char prefix[MU_PREFIX_MAX], label[MU_CONSOLE_LABEL_MAX];
     int rc, ends[2];
     struct mu_tee_config tee = {
@@ -217,7 +222,7 @@ static int open_tee(struct mu_logs *logs, const struct mu_logs_config *config, s
         .label = label,
         .where = stream->file.fd >= 0 ? stream->path : NULL,
         .prefix = prefix,
-        .filters = filters,
+        .filters = filters_of(config, kind),
         .filtered = logs->filtered[kind].fd >= 0 ? &logs->filtered[kind] : NULL,
         .keep_tail = kind == ERR,
         .on_ended = on_tee_ended,
@@ -262,7 +267,7 @@ static bool is_redirected(const struct mu_logs_config *config, uint32_t local_ra
 
 static bool is_filtered(const struct mu_logs_config *config, int kind)
 {
-    const struct mu_filters *filters = kind == OUT ? config->filters_out : config->filters_err;
+    const struct mu_filters *filters = filters_of(config, kind);
 
     return filters != NULL && filters->count > 0;
 }
@@ -283,7 +288,7 @@ static int open_without_file(struct mu_logs *logs, uint32_t local_rank, int kind
     if (!is_shown(&logs->config, local_rank))
         return open_null(logs, stream, reterr);
     if (is_teed(&logs->config, local_rank, kind))
-        return open_tee(logs, &logs->config, stream, kind, local_rank, reterr);
+        return open_tee(logs, local_rank, kind, reterr);
     return is_redirected(&logs->config, local_rank, kind) ? open_null(logs, stream, reterr) : 0;
 }
 
@@ -378,7 +383,7 @@ static int open_all(struct mu_logs *logs, struct opening *o, struct muster_error
             if (stream->path == NULL)
                 rc = open_without_file(logs, i, kind, reterr);
             else if (stream->closing == NULL)
-                rc = open_tee(logs, &logs->config, stream, kind, i, reterr);
+                rc = open_tee(logs, i, kind, reterr);
         }
     }
     return rc;

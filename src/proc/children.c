@@ -77,19 +77,35 @@ static bool read_about(const char *root, pid_t pid, const char *file, char *text
     return true;
 }
 
-static bool is_number(const char *name, pid_t *ret_pid);
+/* Whether the entry of /proc is a process. */
+static bool is_number(const char *name, pid_t *ret_pid)
+{
+    char *end;
+    long value = strtol(name, &end, 10);
+
+    if (name[0] < '0' || name[0] > '9' || *end != '\0' || value <= 0 || value > INT32_MAX)
+        return false;
+    *ret_pid = (pid_t)value;
+    return true;
+}
+
+/* The directory of a process's threads. */
+static DIR *open_threads(const char *root, pid_t pid)
+{
+    char path[PATH_ROOM];
+
+    errno = ENOENT;
+    return snprintf(path, sizeof path, "%s/%d/task", root, (int)pid) < (int)sizeof path ? opendir(path) : NULL;
+}
 
 /* The state of a process whose first thread has ended: D if another thread is in state D, for then it cannot be killed;
  * else the state of any of them; Z if all have ended; '?' if it cannot be read. */
 static char state_of_threads(const char *root, pid_t pid)
 {
-    char path[PATH_ROOM], text[STAT_ROOM], state = 'Z';
+    char text[STAT_ROOM], state = 'Z';
+    DIR *dir = open_threads(root, pid);
     struct dirent *entry;
-    DIR *dir;
 
-    if (snprintf(path, sizeof path, "%s/%d/task", root, (int)pid) >= (int)sizeof path)
-        return state;
-    dir = opendir(path);
     if (dir == NULL && errno != ENOENT)
         return '?';
     while (dir != NULL && state != 'D' && (entry = readdir(dir)) != NULL) {
@@ -189,18 +205,6 @@ static int compare_children(const void *a, const void *b)
     return compare_pids(&left->pid, &right->pid);
 }
 
-/* Whether the entry of /proc is a process. */
-static bool is_number(const char *name, pid_t *ret_pid)
-{
-    char *end;
-    long value = strtol(name, &end, 10);
-
-    if (name[0] < '0' || name[0] > '9' || *end != '\0' || value <= 0 || value > INT32_MAX)
-        return false;
-    *ret_pid = (pid_t)value;
-    return true;
-}
-
 static bool wanted_child(const struct mu_child *child, pid_t parent, const struct mu_pids *skip,
                          const struct mu_pids *pgids)
 {
@@ -258,15 +262,12 @@ static int read_list(struct mu_children *list, const char *root, pid_t parent, c
 /* The kernel's lists, one for each of our threads. MUSTER_ENOTSUP: it has none. */
 static int read_lists(struct mu_children *list, const char *root, pid_t parent, const struct mu_pids *skip)
 {
+    DIR *dir = open_threads(root, parent);
     char path[PATH_ROOM];
     struct dirent *entry;
     bool any = false;
-    DIR *dir;
     int rc = 0;
 
-    if (snprintf(path, sizeof path, "%s/%d/task", root, (int)parent) >= (int)sizeof path)
-        return MUSTER_ENOTSUP;
-    dir = opendir(path);
     if (dir == NULL)
         return MUSTER_ENOTSUP;
     while (rc == 0 && (entry = readdir(dir)) != NULL) {
