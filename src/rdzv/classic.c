@@ -41,12 +41,6 @@ void mu_classic_enter(struct mu_classic *m)
         phase->enter(m);
 }
 
-static void on_main(struct mu_classic *m, const struct mu_classic_event *event)
-{
-    m->main.id = 0;
-    mu_classic_phase(m->state)->on_answer(m, event);
-}
-
 /* ---- The server ---- */
 
 /* What a group is served with: anything else is etcd's own refusal. */
@@ -112,7 +106,8 @@ static void on_answer(struct mu_classic *m, const struct mu_classic_event *event
         return;
     if (event->id == m->main.id) {
         note_server(m, event, &m->main);
-        on_main(m, event);
+        m->main.id = 0;
+        mu_classic_phase(m->state)->on_answer(m, event);
         mu_classic_quit_if_possible(m, true);
         join_if_wanted(m, true);
     } else if (event->id == m->job_lease.id) {

@@ -181,10 +181,10 @@ static void lower_escapes(char *text)
     }
 }
 
-/* Takes the object, also if it is NULL. */
-static int dump(json_t *json, struct mu_buf *out)
+/* Takes the object. `failed` is below 0 if a change to it was: also if there is no memory for it, and it is NULL. */
+static int dump(json_t *json, int failed, struct mu_buf *out)
 {
-    char *text = json == NULL ? NULL : json_dumps(json, DUMP_FLAGS);
+    char *text = json == NULL || failed < 0 ? NULL : json_dumps(json, DUMP_FLAGS);
     int rc;
 
     json_decref(json);
@@ -208,19 +208,9 @@ static json_t *copy_as(const struct mu_classic_doc *doc, enum mu_classic_status 
     return copy;
 }
 
-/* `failed` is below 0 if one of the changes to it was: also if there is no memory for a copy. */
-static int dump_if(json_t *json, int failed, struct mu_buf *out)
-{
-    if (json == NULL || failed < 0) {
-        json_decref(json);
-        return MUSTER_ENOMEM;
-    }
-    return dump(json, out);
-}
-
 int mu_classic_doc_setup(struct mu_buf *out)
 {
-    return dump(json_pack("{s:s}", "status", "setup"), out);
+    return dump(json_pack("{s:s}", "status", "setup"), 0, out);
 }
 
 int mu_classic_doc_joinable(int64_t version, struct mu_buf *out)
@@ -228,7 +218,7 @@ int mu_classic_doc_joinable(int64_t version, struct mu_buf *out)
     char text[24];
 
     (void)snprintf(text, sizeof text, "%" PRId64, version);
-    return dump(json_pack("{s:s,s:s,s:[]}", "status", "joinable", "version", text, "participants"), out);
+    return dump(json_pack("{s:s,s:s,s:[]}", "status", "joinable", "version", text, "participants"), 0, out);
 }
 
 int mu_classic_doc_joined(const struct mu_classic_doc *doc, bool freeze, struct mu_buf *out)
@@ -240,7 +230,7 @@ int mu_classic_doc_joined(const struct mu_classic_doc *doc, bool freeze, struct 
     assert(doc->status == MU_CLASSIC_JOINABLE);
     if (freeze && failed == 0)
         failed = json_object_set_new(copy, "keep_alives", json_array());
-    return dump_if(copy, failed, out);
+    return dump(copy, failed, out);
 }
 
 int mu_classic_doc_left(const struct mu_classic_doc *doc, struct mu_buf *out)
@@ -248,7 +238,7 @@ int mu_classic_doc_left(const struct mu_classic_doc *doc, struct mu_buf *out)
     json_t *copy = copy_as(doc, MU_CLASSIC_JOINABLE);
 
     assert(doc->status == MU_CLASSIC_JOINABLE && doc->participants > 0);
-    return dump_if(copy, json_array_remove(json_object_get(copy, "participants"), doc->participants - 1), out);
+    return dump(copy, json_array_remove(json_object_get(copy, "participants"), doc->participants - 1), out);
 }
 
 int mu_classic_doc_frozen(const struct mu_classic_doc *doc, struct mu_buf *out)
@@ -256,7 +246,7 @@ int mu_classic_doc_frozen(const struct mu_classic_doc *doc, struct mu_buf *out)
     json_t *copy = copy_as(doc, MU_CLASSIC_FROZEN);
 
     assert(doc->status == MU_CLASSIC_JOINABLE);
-    return dump_if(copy, json_object_set_new(copy, "keep_alives", json_array()), out);
+    return dump(copy, json_object_set_new(copy, "keep_alives", json_array()), out);
 }
 
 int mu_classic_doc_confirmed(const struct mu_classic_doc *doc, const char *key, struct mu_buf *out)
@@ -268,19 +258,19 @@ int mu_classic_doc_confirmed(const struct mu_classic_doc *doc, const char *key, 
     assert(doc->status == MU_CLASSIC_FROZEN);
     if (last && failed == 0)
         failed = json_object_set_new(copy, "num_workers_waiting", json_integer(0));
-    return dump_if(copy, failed, out);
+    return dump(copy, failed, out);
 }
 
 int mu_classic_doc_waiting(const struct mu_classic_doc *doc, int64_t waiting, struct mu_buf *out)
 {
     json_t *copy = copy_as(doc, doc->status);
 
-    return dump_if(copy, json_object_set_new(copy, "num_workers_waiting", json_integer(waiting)), out);
+    return dump(copy, json_object_set_new(copy, "num_workers_waiting", json_integer(waiting)), out);
 }
 
 int mu_classic_doc_closed(const struct mu_classic_doc *doc, struct mu_buf *out)
 {
-    return dump(doc == NULL ? json_pack("{s:s}", "status", "closed") : copy_as(doc, MU_CLASSIC_CLOSED), out);
+    return dump(doc == NULL ? json_pack("{s:s}", "status", "closed") : copy_as(doc, MU_CLASSIC_CLOSED), 0, out);
 }
 
 /* ---- Notices ---- */
@@ -295,7 +285,7 @@ int mu_classic_notice_write(const struct mu_classic_notice *notice, struct mu_bu
                           (json_int_t)notice->local_id, "min", (json_int_t)notice->nodes_min, "max",
                           (json_int_t)notice->nodes_max, "version", (json_int_t)notice->version, "rank",
                           (json_int_t)notice->rank),
-                out);
+                0, out);
 }
 
 static bool read_text(const json_t *json, const char *name, char text[static MU_CLASSIC_NOTICE_TEXT_MAX])

@@ -52,12 +52,6 @@ void mu_classic_look_again(struct mu_classic *m)
     mu_classic_begin_anew(m);
 }
 
-static void is_closed(struct mu_classic *m)
-{
-    (void)mu_fail(&m->error, MUSTER_ERDZV_CLOSED, "the rendezvous is closed");
-    mu_classic_give_up(m);
-}
-
 void mu_classic_set_announcement(struct mu_classic *m, enum announcement announcement)
 {
     assert(announcement == ANNOUNCED_NOT || m->doc.status == MU_CLASSIC_FINAL);
@@ -93,7 +87,8 @@ static void on_looked(struct mu_classic *m, const struct mu_classic_event *event
         mu_classic_set_place(m, PLACE_NONE);
     switch (m->doc.status) {
     case MU_CLASSIC_CLOSED:
-        is_closed(m);
+        (void)mu_fail(&m->error, MUSTER_ERDZV_CLOSED, "the rendezvous is closed");
+        mu_classic_begin_quit(m, QUIT_GIVE_UP, true);
         break;
     case MU_CLASSIC_JOINABLE:
         if (m->place == PLACE_MAYBE)

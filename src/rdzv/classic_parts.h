@@ -289,7 +289,6 @@ bool mu_classic_is_writing(const struct mu_classic *m);
 void mu_classic_break_quit_off(struct mu_classic *m);
 void mu_classic_quit_if_possible(struct mu_classic *m, bool answered);
 void mu_classic_begin_quit(struct mu_classic *m, enum intent how, bool answered);
-void mu_classic_give_up(struct mu_classic *m);
 
 /* classic_close.c */
 void mu_classic_end_close(struct mu_classic *m, bool done);

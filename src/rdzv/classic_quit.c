@@ -87,6 +87,7 @@ void mu_classic_quit_if_possible(struct mu_classic *m, bool answered)
     quit_next(m);
 }
 
+/* QUIT_GIVE_UP, QUIT_TIMED_OUT: the join ends with m->error. */
 void mu_classic_begin_quit(struct mu_classic *m, enum intent how, bool answered)
 {
     uint64_t until_ms = m->now_ms + (how == QUIT_LEAVE ? MU_CLASSIC_QUIT_MS : MU_CLASSIC_GIVE_UP_MS);
@@ -97,12 +98,6 @@ void mu_classic_begin_quit(struct mu_classic *m, enum intent how, bool answered)
         mu_classic_set_intent(m, how);
     }
     mu_classic_quit_if_possible(m, answered);
-}
-
-/* The join ends with m->error. */
-void mu_classic_give_up(struct mu_classic *m)
-{
-    mu_classic_begin_quit(m, QUIT_GIVE_UP, true);
 }
 
 static void on_quit_key(struct mu_classic *m, const struct mu_classic_event *event)

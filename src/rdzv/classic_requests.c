@@ -116,11 +116,6 @@ bool mu_classic_is_lost_write(const struct mu_classic_event *event)
            event->code == MU_CLASSIC_CODE_EXISTS;
 }
 
-static void after_error(struct mu_classic *m, enum mu_classic_state next)
-{
-    mu_classic_pause(m, next, mu_rng_jitter(&m->rng, MU_CLASSIC_RETRY_MS, 50));
-}
-
 /* ---- Answers that are none ---- */
 
 /* Trying again does not help. */
@@ -149,11 +144,12 @@ void mu_classic_failed(struct mu_classic *m, const struct mu_classic_event *even
     if (m->intent == QUIT_TIMED_OUT)
         mu_classic_set_timeout_error(m); /* that is why */
     if (!mu_classic_is_final(m, event) || m->world.version >= 0) {
-        after_error(m, again); /* a group is not given up for what somebody has written there */
+        /* A group is not given up for what somebody has written there. */
+        mu_classic_pause(m, again, mu_rng_jitter(&m->rng, MU_CLASSIC_RETRY_MS, 50));
         return;
     }
     m->error = m->last_error;
-    mu_classic_give_up(m);
+    mu_classic_begin_quit(m, QUIT_GIVE_UP, true);
 }
 
 static void failed_with(struct mu_classic *m, int code, const struct muster_error *error, enum mu_classic_state again)

@@ -1,12 +1,9 @@
 /* The three machines behind one table: hands on their effects and what they know, and decides nothing. */
 #include "rdzv/part.h"
 
-#include "base/texts.h"
 #include "rdzv/classic.h"
 #include "rdzv/fold.h"
 #include "rdzv/rdzv.h"
-
-MU_DEFINE_TEXTS(mu_part_tell_text, enum mu_part_tell, MU_PART_TELLS)
 
 /* What is the same for each machine but for its names; `wall` puts the wall clock into its event. */
 #define PART(name, NAME, text, wall)                                                                                   \

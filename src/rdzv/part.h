@@ -5,6 +5,7 @@
 #ifndef MU_RDZV_PART_H
 #define MU_RDZV_PART_H
 
+#include "base/texts.h"
 #include "rdzv/doc.h"
 
 #define MU_PART_EVENTS(X)                                                                                              \
@@ -41,7 +42,7 @@ enum mu_part_tell {
         MU_PART_TELLS_COUNT,
 };
 
-const char *mu_part_tell_text(enum mu_part_tell value);
+static inline MU_DEFINE_TEXTS(mu_part_tell_text, enum mu_part_tell, MU_PART_TELLS)
 
 /* What is told; borrows from the machine until its next step. */
 struct mu_part_news {

@@ -276,20 +276,14 @@ void mu_rdzv_fail_leave(struct mu_rdzv *r)
 /* True when the answer is one that we wait for; it is then no longer waited for. */
 static bool takes_answer(struct mu_rdzv *r, const struct mu_rdzv_event *event)
 {
-    uint64_t *waiting = NULL;
+    uint64_t *const ids[] = { &r->main_id, &r->park_id, &r->turn_id };
 
-    if (event->id == 0)
-        return false;
-    if (event->id == r->main_id)
-        waiting = &r->main_id;
-    else if (event->id == r->park_id)
-        waiting = &r->park_id;
-    else if (event->id == r->turn_id)
-        waiting = &r->turn_id;
-    else
-        return false;
-    *waiting = 0;
-    return true;
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++)
+        if (event->id != 0 && event->id == *ids[i]) {
+            *ids[i] = 0;
+            return true;
+        }
+    return false;
 }
 
 /* A store that answers on another connection is not silent, though we cannot get at the document. */

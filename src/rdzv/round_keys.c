@@ -1,9 +1,10 @@
 /* Rounds and the names of their keys. See round_keys.h. */
 #include "rdzv/round_keys.h"
 
+#include "rdzv/fold_doc.h"
+
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 uint64_t mu_round_tag(const struct mu_node *members, size_t count)
@@ -20,13 +21,8 @@ uint64_t mu_round_tag(const struct mu_node *members, size_t count)
 
 bool mu_round_read_tag(const char *text, uint64_t *ret_tag)
 {
-    char digits[MU_ROUND_TAG_LEN + 1];
-
-    if (text == NULL || strspn(text, "0123456789abcdef") != MU_ROUND_TAG_LEN)
-        return false;
-    (void)snprintf(digits, sizeof digits, "%s", text);
-    *ret_tag = strtoull(digits, NULL, 16);
-    return true;
+    return text != NULL && strspn(text, "0123456789abcdef") == MU_ROUND_TAG_LEN &&
+           mu_fold_id_parse(mu_slice(text, MU_ROUND_TAG_LEN), ret_tag);
 }
 
 void mu_round_stock_prefix(char *text, size_t room, const char *run_id, int64_t round)
