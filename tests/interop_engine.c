@@ -1,4 +1,5 @@
-/* The engine on its own, driven by tests/interop/test_engine.py, which does the same to a real etcd. One request a line:
+/* The engine on its own, driven by tests/interop/test_engine.py, which does the same to a real etcd. One request a
+ * line:
  *
  *   grant LEASE                       revoke LEASE
  *   txn COMPARES THEN OTHERWISE       and then so many lines: absent KEY, create KEY N, mod KEY N;

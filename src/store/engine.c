@@ -1,7 +1,7 @@
 /* The engine's jobs, peers and leases. See engine.h.
  *
- * A renewed lease only notes the time. Whoever is due is found by looking at all leases once the earliest of them may be;
- * healthy leases are renewed three times as often, so that happens about once in two thirds of their time. */
+ * A renewed lease only notes the time. Whoever is due is found by looking at all leases once the earliest of them may
+ * be; healthy leases are renewed three times as often, so that happens about once in two thirds of their time. */
 #include "store/engine_parts.h"
 
 #include "base/texts.h"

@@ -1,15 +1,16 @@
 /* Keys, leases and watches of the jobs at one server: what a rendezvous of muster nodes needs of etcd, and no more.
- * Pure: the time is an argument, and what watchers are told goes to the driver's `push`. It knows nothing of rendezvous.
+ * Pure: the time is an argument, and what watchers are told goes to the driver's `push`. It knows nothing of
+ * rendezvous.
  *
- * **Jobs.** A peer (a connection) says HELLO for one job, and sees nothing but that job's keys. A job exists while it has
- * a peer, a lease or a key.
+ * **Jobs.** A peer (a connection) says HELLO for one job, and sees nothing but that job's keys. A job exists while it
+ * has a peer, a lease or a key.
  *
- * **Keys** have a create and a mod revision, as in etcd. There is one revision for the whole engine. It begins at a random
- * number above 2^40, so no compare holds across two starts of a server. A transaction that changes nothing makes
- * no revision. Nothing old is kept: a watch begins with what is there now.
+ * **Keys** have a create and a mod revision, as in etcd. There is one revision for the whole engine. It begins at a
+ * random number above 2^40, so no compare holds across two starts of a server. A transaction that changes nothing
+ * makes no revision. Nothing old is kept: a watch begins with what is there now.
  *
- * **Watches** tell every change of the keys with a prefix, in order, gathered until mu_engine_flush(). If there is no room
- * for a change, the watch is stale: its peer has to load again.
+ * **Watches** tell every change of the keys with a prefix, in order, gathered until mu_engine_flush(). If there is no
+ * room for a change, the watch is stale: its peer has to load again.
  *
  * **Leases.** The keys of a lease go with it, all in one revision. A bound lease belongs to a connection:
  *
@@ -19,9 +20,10 @@
  *
  * A free lease (FREE) has no connection; it lasts while somebody keeps it.
  *
- * **Nobody is judged for another's pause.** A lease that is due ends only in mu_engine_turn(), after a poll that began past its
- * time and brought nothing. If the loop comes more than LATE_MS late, all leases get that time on top. If half of a job's
- * leases, and at least two, are silent at once, the network is suspected, and for SUSPECT_MS none of them ends. */
+ * **Nobody is judged for another's pause.** A lease that is due ends only in mu_engine_turn(), after a poll that began
+ * past its time and brought nothing. If the loop comes more than LATE_MS late, all leases get that time on top. If
+ * half of a job's leases, and at least two, are silent at once, the network is suspected, and for SUSPECT_MS none of
+ * them ends. */
 #ifndef MU_STORE_ENGINE_H
 #define MU_STORE_ENGINE_H
 
@@ -197,7 +199,8 @@ enum mu_engine_code mu_engine_txn(struct mu_engine *engine, struct mu_engine_pee
                                   const struct mu_engine_txn *txn, bool *ret_held);
 int64_t mu_engine_revision(const struct mu_engine *engine);
 
-/* The keys that begin with `key`, or that key alone: how many, and where the first is. Valid until the engine changes. */
+/* The keys that begin with `key`, or that key alone: how many, and where the first is. Valid until the engine
+ * changes. */
 struct mu_engine_found {
     const struct mu_engine_job *job;
     size_t first, count;

@@ -1,7 +1,7 @@
 /* A job's keys, transactions on them, and who is told of changes. See engine.h.
  *
- * Keys stand in one sorted array of pointers: a prefix is a run of it, and moving pointers is cheap at the sizes that jobs
- * have. A transaction first makes all that it may need, and then cannot fail. */
+ * Keys stand in one sorted array of pointers: a prefix is a run of it, and moving pointers is cheap at the sizes that
+ * jobs have. A transaction first makes all that it may need, and then cannot fail. */
 #include "store/engine_parts.h"
 
 #include <assert.h>

@@ -1,4 +1,5 @@
-/* See frames.h. Each type has one function, which reads or writes its fields in order: so both directions cannot differ. */
+/* See frames.h. Each type has one function, which reads or writes its fields in order: so both directions cannot
+ * differ. */
 #include "store/frames.h"
 
 #include "base/texts.h"

@@ -1,9 +1,9 @@
 /* A store server's connections that speak the engine's frames, and when the engine turns.
  *
- * A connection comes here when its peer has asked for the engine (session.h: MU_SESSION_PROBE). The first one makes the
- * engine; a store that nobody asks, such as that of workers, has none. After each poll leases are judged and changes are
- * pushed. A lease ends only if a poll that began past its time brought nothing: libuv runs timers before it polls, so the
- * timer of a lease only makes sure that the next poll does not wait. */
+ * A connection comes here when its peer has asked for the engine (session.h: MU_SESSION_PROBE). The first one makes
+ * the engine; a store that nobody asks, such as that of workers, has none. After each poll leases are judged and
+ * changes are pushed. A lease ends only if a poll that began past its time brought nothing: libuv runs timers before
+ * it polls, so the timer of a lease only makes sure that the next poll does not wait. */
 #include "store/server_parts_uv.h"
 
 #include "base/error.h"

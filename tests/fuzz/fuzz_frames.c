@@ -1,5 +1,5 @@
-/* Any bytes: read as frames, and what is read is written again byte for byte. Then the same bytes, and parts of them, go to
- * the sessions of an engine; at the end nothing may be left of it.
+/* Any bytes: read as frames, and what is read is written again byte for byte. Then the same bytes, and parts of them,
+ * go to the sessions of an engine; at the end nothing may be left of it.
  *
  * Each step of the program is: a byte that picks a session and what happens to it, a length, and so many bytes. */
 #include "store/engine_session.h"
