@@ -3,12 +3,12 @@
 #define MU_HANDLER_ETCD_V3_PARTS_UV_H
 
 #include "handler/etcd_v3_params.h"
-#include "handler/etcd_v3_wire.h"
 #include "handler/meeting.h"
-#include "handler/patience.h"
 #include "handler/shell_uv.h"
+#include "kv/engine_etcd3.h"
 #include "kv/etcd3_uv.h"
 #include "kv/kv_job_uv.h"
+#include "kv/patience.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct mu_v3 {
     struct muster_rdzv_params *params; /* its texts are the place's */
     struct mu_v3_place place;
     char hostname[MU_HANDLER_NAME_MAX]; /* our name, unless the place has one */
-    struct mu_v3_names names;
+    struct mu_engine_etcd3_names names;
     struct mu_patience patience;
     struct mu_meeting meeting;
     struct mu_etcd3 *etcd;

@@ -1,5 +1,5 @@
 /* The etcd-v3 handler: sends what its machine (rdzv/fold.h) wants to etcd, by calls, watches and leases, and lets the
- * machine hear the answers. What they are in etcd's words, and what answers mean, is in etcd_v3_wire.c. */
+ * machine hear the answers. What they are in etcd's words, and what answers mean, is in kv/engine_etcd3.c. */
 #include "handler/etcd_v3_parts_uv.h"
 
 #include <assert.h>
@@ -8,8 +8,15 @@
 struct order {
     struct mu_order base;
     struct mu_etcd3_call call;
-    struct mu_v3_asked asked;
+    struct mu_engine_etcd3_asked asked;
 };
+
+static uint64_t patience_ms(const struct mu_v3 *v)
+{
+    uint64_t now_ms = uv_now(v->shell.loop);
+
+    return mu_patience_ms(&v->patience, mu_fold_request_until_ms(v->fold, now_ms), now_ms);
+}
 
 static void feed(struct mu_v3 *v, struct mu_fold_event event)
 {
@@ -45,12 +52,12 @@ static void take(struct mu_v3 *v, struct mu_fold_event event)
     if (event.type == MU_FOLD_ON_LOADED && event.scope == MU_FOLD_JOB)
         tell_kvs(v, NULL);
     for (size_t i = 0; i < event.count; i++)
-        if (mu_v3_agents_key(event.kvs[i].key, &key))
+        if (mu_engine_etcd3_agents_key(event.kvs[i].key, &key))
             tell_kvs(v, &key);
     feed(v, event);
     if (!v->shell.freeing)
         mu_v3_answer_get(v);
-    mu_v3_event_done(&event);
+    mu_engine_etcd3_event_done(&event);
 }
 
 static enum mu_fold_scope scope_of(const struct mu_v3 *v, const struct mu_etcd3_watch *watch)
@@ -64,7 +71,7 @@ static void on_events(struct mu_etcd3_watch *watch, const struct mu_etcd3_event 
     struct mu_v3 *v = ctx;
 
     (void)revision;
-    take(v, mu_v3_changes(&v->names, scope_of(v, watch), events, count));
+    take(v, mu_engine_etcd3_changes(&v->names, scope_of(v, watch), events, count));
 }
 
 static void on_compacted(struct mu_etcd3_watch *watch, int64_t compact_revision, void *ctx)
@@ -115,27 +122,27 @@ static void unwatch(struct mu_v3 *v, enum mu_fold_scope scope)
 
 static int start_watch(struct mu_v3 *v, enum mu_fold_scope scope, int64_t revision, struct muster_error *reterr)
 {
-    char key[MU_V3_KEY_MAX];
+    char key[MU_ENGINE_ETCD3_KEY_MAX];
 
     assert(v->watches[scope] == NULL);
-    return mu_etcd3_watch_start(v->etcd, mu_v3_scope_key(&v->names, scope, key), true, revision, &watch_ops, v,
-                                &v->watches[scope], reterr);
+    return mu_etcd3_watch_start(v->etcd, mu_engine_etcd3_scope_key(&v->names, scope, key), true, revision, &watch_ops,
+                                v, &v->watches[scope], reterr);
 }
 
 static void on_done(struct mu_etcd3_call *call)
 {
     struct order *order = call->ctx;
     struct mu_v3 *v = mu_v3_of(order->base.shell);
-    const struct mu_v3_asked *asked = &order->asked;
+    const struct mu_engine_etcd3_asked *asked = &order->asked;
     struct mu_fold_event event;
     struct muster_error error;
 
     order->base.id = 0; /* it is answered */
     mu_patience_learn(&v->patience, call->rc);
-    if (!v->shell.freeing && mu_v3_answer(&v->names, asked, call->rc, &call->answer, &call->error, &event)) {
+    if (!v->shell.freeing && mu_engine_etcd3_answer(&v->names, asked, call->rc, &call->answer, &call->error, &event)) {
         if (event.type == MU_FOLD_ON_LOADED && start_watch(v, asked->scope, call->answer.revision + 1, &error) < 0) {
-            mu_v3_event_done(&event);
-            event = mu_v3_failed(asked->id, error.code, 0, &error);
+            mu_engine_etcd3_event_done(&event);
+            event = mu_engine_etcd3_failed(asked->id, error.code, 0, &error);
         }
         take(v, event);
     }
@@ -143,9 +150,9 @@ static void on_done(struct mu_etcd3_call *call)
     mu_order_free(&order->base);
 }
 
-static void send_order(struct mu_v3 *v, struct order *order, const struct mu_v3_ask *ask, mu_etcd3_done *done)
+static void send_order(struct mu_v3 *v, struct order *order, const struct mu_engine_etcd3_ask *ask, mu_etcd3_done *done)
 {
-    uint64_t ms = mu_patience_ms(&v->patience, v->fold, uv_now(v->shell.loop));
+    uint64_t ms = patience_ms(v);
 
     order->call = (struct mu_etcd3_call){
         .request = ask->request,
@@ -161,15 +168,15 @@ static void send_order(struct mu_v3 *v, struct order *order, const struct mu_v3_
 static void perform_call(struct mu_v3 *v, const struct mu_fold_effect *effect)
 {
     struct order *order = mu_order_new(&v->shell, sizeof *order, effect->id);
-    struct mu_v3_ask ask;
+    struct mu_engine_etcd3_ask ask;
 
     if (order == NULL) {
         mu_shell_answer_late(&v->shell, effect->id,
                              effect->type == MU_FOLD_DO_LOOK_AROUND ? MU_FOLD_ON_CROWD : MU_FOLD_ON_REQUEST_FAILED);
         return;
     }
-    order->asked = mu_v3_asked(effect);
-    mu_v3_ask(&v->names, effect, mu_fold_doc_mod(v->fold), (int64_t)v->place.job_lease_s, &ask);
+    order->asked = mu_engine_etcd3_asked(effect);
+    mu_engine_etcd3_ask(&v->names, effect, (int64_t)v->place.job_lease_s, &ask);
     send_order(v, order, &ask, on_done);
 }
 
@@ -192,7 +199,7 @@ int mu_v3_publish(struct mu_v3 *v, uint64_t id, const struct mu_fold_master *mas
 {
     struct order *order = mu_order_new(&v->shell, sizeof *order, 0);
     struct mu_buf value = { 0 };
-    struct mu_v3_ask ask;
+    struct mu_engine_etcd3_ask ask;
     int rc = order == NULL ? MUSTER_ENOMEM : mu_fold_master_write(master, &value);
 
     if (rc < 0) {
@@ -201,7 +208,8 @@ int mu_v3_publish(struct mu_v3 *v, uint64_t id, const struct mu_fold_master *mas
         return rc;
     }
     order->asked.id = id;
-    mu_v3_ask_publish(&v->names, mu_fold_doc_mod(v->fold), mu_buf_slice(&value), mu_fold_lease(v->fold), &ask);
+    mu_engine_etcd3_ask_publish(&v->names, mu_fold_doc_mod(v->fold), mu_buf_slice(&value), mu_fold_lease(v->fold),
+                                &ask);
     send_order(v, order, &ask, on_published);
     mu_buf_done(&value);
     return 0;
@@ -229,7 +237,7 @@ static void on_lost(struct mu_etcd3_lease *lease, const struct muster_error *err
     mu_etcd3_lease_close(lease, false, 0, NULL, NULL);
     v->lease = NULL;
     v->lease_take = 0;
-    feed(v, mu_v3_lease_lost(take, error));
+    feed(v, mu_engine_etcd3_lease_lost(take, error));
 }
 
 static void on_lease_trouble(struct mu_etcd3_lease *lease, const struct muster_error *error, void *ctx)
@@ -242,7 +250,7 @@ static const struct mu_etcd3_lease_ops lease_ops = { on_granted, on_lost, on_lea
 
 static void perform_take(struct mu_v3 *v, const struct mu_fold_effect *effect)
 {
-    uint64_t ms = mu_patience_ms(&v->patience, v->fold, uv_now(v->shell.loop));
+    uint64_t ms = patience_ms(v);
     struct muster_error error;
 
     assert(v->lease == NULL);

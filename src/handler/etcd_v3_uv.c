@@ -246,7 +246,7 @@ static void on_kv_closing(struct mu_kv *kv, void *ctx)
 static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
     struct mu_v3 *v = (struct mu_v3 *)handler;
-    char prefix[MU_V3_PREFIX_MAX + 8], marks[MU_V3_PREFIX_MAX + 8];
+    char prefix[MU_ENGINE_ETCD3_PREFIX_MAX + 8], marks[MU_ENGINE_ETCD3_PREFIX_MAX + 8];
     struct mu_kv_job_config config = { .run_id = v->place.run_id,
                                        .prefix = prefix,
                                        .marks = marks,
@@ -313,7 +313,7 @@ static int make_machines(struct mu_v3 *v, struct muster_error *reterr)
     rc = mu_boot_uv_init(&v->shell.boot, &boot, reterr);
     if (rc == 0)
         rc = mu_fold_new(&fold, &v->fold, reterr);
-    mu_v3_names_init(&v->names, place->run_id);
+    mu_engine_etcd3_names_init(&v->names, place->run_id);
     mu_patience_init(&v->patience, fold.lease_ms);
     v->shell.handler.loss_ms = fold.lease_ms;
     v->shell.part = v->fold;

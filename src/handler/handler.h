@@ -103,8 +103,6 @@ void mu_handler_wrap(const struct muster_rdzv_event *event, const char *run_id, 
 /* handler.c: this node's name: `local_addr`, or if that is NULL this machine's name, which is put into `hostname`. */
 const char *mu_handler_node_name(const char *local_addr, char hostname[static MU_HANDLER_NAME_MAX]);
 
-#define MU_RDZV_RUN_ID_MAX 1024 /* bytes: keys made of it stay far below a store's limit */
-
 /* option_table.c: the options of our back ends. MUSTER_EINVAL: `backend` does not have it; *reterr names the
  * nearest one. */
 int mu_rdzv_check_option(const char *backend, const char *key, struct muster_error *reterr);

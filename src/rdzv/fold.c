@@ -757,8 +757,10 @@ uint64_t mu_fold_deadline_ms(const struct mu_fold *f)
     return f->wake_ms;
 }
 
-uint64_t mu_fold_first_until_ms(const struct mu_fold *f)
+uint64_t mu_fold_request_until_ms(const struct mu_fold *f, uint64_t now_ms)
 {
+    if (f->phase == MU_FOLD_MEMBER)
+        return now_ms + f->lease_ms;
     return f->phase == MU_FOLD_JOINING && !f->ever_heard ? f->first_until_ms : UINT64_MAX;
 }
 

@@ -131,7 +131,7 @@ struct mu_fold_event { /* borrows what it points to */
     X(LEADER, "leader")           /* for the record: we are the leader now */
 
 /* LOOK_AROUND reads some of nodes/ and waiting/ (not our own). `value` is our mark: it is put there first, under
- * `lease`, if the document is still the same; empty: none. One is under way at a time. */
+ * `lease`, if the document's revision is still `doc_mod`; empty: none. One is under way at a time. */
 enum mu_fold_effect_type {
 #define X(name, text) MU_FOLD_DO_##name,
     MU_FOLD_EFFECTS(X)
@@ -169,6 +169,7 @@ struct mu_fold_effect { /* borrows from the machine, until the next step */
     int64_t lease;
     const struct mu_fold_write *write;
     struct mu_slice value;
+    int64_t doc_mod;
     struct mu_part_news news;
 };
 
@@ -213,9 +214,9 @@ void mu_fold_free(struct mu_fold *fold);
 /* Same state, same event, same effects, always. Cannot fail. `out` is overwritten. */
 void mu_fold_step(struct mu_fold *fold, const struct mu_fold_event *event, struct mu_fold_effects *out);
 uint64_t mu_fold_deadline_ms(const struct mu_fold *fold); /* when TIME is wanted; UINT64_MAX: never */
-/* When a join ends if etcd has not been heard until then: a request that lasts longer would only delay that.
- * UINT64_MAX: it was heard, or nobody joins. */
-uint64_t mu_fold_first_until_ms(const struct mu_fold *fold);
+/* Until when a request that is made now may last. A node that joins and has never heard of etcd waits no longer than
+ * its join does; a member has to notice within a lease's time that etcd is away. UINT64_MAX: there is no limit. */
+uint64_t mu_fold_request_until_ms(const struct mu_fold *fold, uint64_t now_ms);
 
 /* Borrowed until the next step. */
 enum mu_fold_phase mu_fold_phase(const struct mu_fold *fold);

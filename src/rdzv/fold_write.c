@@ -254,6 +254,7 @@ static void look_around(struct mu_fold *f)
     f->look_at_ms = f->join_since_ms + mu_waiters_next_ms(f->now_ms - f->join_since_ms, f->settings.join_ms);
     f->checks_record = !mu_fold_is_leader(f); /* which sees it */
     effect = mu_fold_request(f, MU_FOLD_DO_LOOK_AROUND, &f->look_id);
+    effect->doc_mod = mu_fold_doc_mod(f);
     if (!mu_fold_is_leader(f) || f->lease == 0 || f->marked_lease == f->lease ||
         mu_fold_record_write(&f->record, &f->waiting) < 0)
         return;

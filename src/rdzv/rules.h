@@ -18,6 +18,8 @@
 
 #include "rdzv/doc.h"
 
+#define MU_RDZV_RUN_ID_MAX 1024 /* bytes: keys made of it stay far below a store's limit */
+
 #define MU_HOLD_ROUND_MS 30000 /* after a round shorter than this, waiting nodes are held down */
 #define MU_HOLD_MS 1000
 #define MU_HOLD_MAX_MS 60000

@@ -155,6 +155,7 @@ static void say_effect(struct scene *s, const struct mu_fold_effect *effect)
         break;
     case MU_FOLD_DO_LOOK_AROUND:
         s->look_id = effect->id;
+        assert_int_equal(effect->doc_mod, mu_fold_doc_mod(s->fold));
         say(s, effect->value.len > 0 ? "look around with a mark" : "look around");
         break;
     case MU_FOLD_DO_UNMARK:
@@ -492,6 +493,7 @@ static void a_document_that_has_us_is_joined(void **state)
 
     be_member(s);
     assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_MEMBER);
+    assert_int_equal(mu_fold_request_until_ms(s->fold, 5), 5 + LEASE_MS); /* to notice a lost etcd in time */
     assert_true(mu_fold_rank(s->fold) == 1 && mu_fold_world(s->fold)->count == 2);
     assert_true(mu_fold_world(s->fold)->round == 7);
 }
@@ -673,16 +675,16 @@ static void the_time_for_the_first_answer_ends_with_it(void **state)
 {
     struct scene *s = *state;
 
-    assert_int_equal(mu_fold_first_until_ms(s->fold), UINT64_MAX);
+    assert_int_equal(mu_fold_request_until_ms(s->fold, s->now_ms), UINT64_MAX);
     (void)asked(s, MU_FOLD_ON_LOOK);
-    assert_int_equal(mu_fold_first_until_ms(s->fold), UINT64_MAX);
+    assert_int_equal(mu_fold_request_until_ms(s->fold, s->now_ms), UINT64_MAX);
     (void)asked(s, MU_FOLD_ON_JOIN);
-    assert_int_equal(mu_fold_first_until_ms(s->fold), s->now_ms + FIRST_MS);
+    assert_int_equal(mu_fold_request_until_ms(s->fold, s->now_ms), s->now_ms + FIRST_MS);
     (void)passes(s, 10);
     (void)failed(s, s->load_id[MU_FOLD_JOB]);
-    assert_int_equal(mu_fold_first_until_ms(s->fold), s->now_ms - 10 + FIRST_MS);
+    assert_int_equal(mu_fold_request_until_ms(s->fold, s->now_ms), s->now_ms - 10 + FIRST_MS);
     (void)leased(s, 11);
-    assert_int_equal(mu_fold_first_until_ms(s->fold), UINT64_MAX);
+    assert_int_equal(mu_fold_request_until_ms(s->fold, s->now_ms), UINT64_MAX);
 }
 
 static void an_etcd_that_has_not_answered_is_the_cause_of_a_timeout(void **state)

@@ -1,24 +1,23 @@
 /* How long a request to etcd may last before it is made again, elsewhere or anew. A third of a lease, and twice as
  * long after each request that got no answer in time: an etcd with too much to do is not helped by asking again.
  * Pure. */
-#ifndef MU_HANDLER_PATIENCE_H
-#define MU_HANDLER_PATIENCE_H
+#ifndef MU_KV_PATIENCE_H
+#define MU_KV_PATIENCE_H
 
-#include "rdzv/fold.h"
+#include <stdint.h>
 
 #define MU_PATIENCE_MIN_MS 500 /* for an answer, however short the lease */
 #define MU_PATIENCE_MAX_MS 5000
 #define MU_PATIENCE_TIMES_MAX 16
 
 struct mu_patience {
-    uint64_t lease_ms, request_ms;
+    uint64_t request_ms;
     unsigned times; /* 1 to MU_PATIENCE_TIMES_MAX */
 };
 
 void mu_patience_init(struct mu_patience *patience, uint64_t lease_ms);
-/* A member has to notice within a lease's time that etcd is away. A node that has never heard of etcd waits no longer
- * than its join does. */
-uint64_t mu_patience_ms(const struct mu_patience *patience, const struct mu_fold *fold, uint64_t now_ms);
+/* `until_ms`: when it has to be over in any case; UINT64_MAX: there is no such time. Above 0. */
+uint64_t mu_patience_ms(const struct mu_patience *patience, uint64_t until_ms, uint64_t now_ms);
 /* ... and for one of several servers, before the next is asked. */
 uint64_t mu_patience_attempt_ms(uint64_t request_ms, unsigned servers);
 void mu_patience_learn(struct mu_patience *patience, int rc); /* what became of a request */

@@ -1,5 +1,5 @@
-/* The rendezvous etcd-v3 in etcd's words. */
-#include "handler/etcd_v3_wire.h"
+/* The fold machine's requests and events in etcd's words. */
+#include "kv/engine_etcd3.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static const struct muster_error no_memory = { .code = MUSTER_ENOMEM, .text = "n
 
 /* ---- Names ---- */
 
-void mu_v3_names_init(struct mu_v3_names *names, const char *run_id)
+void mu_engine_etcd3_names_init(struct mu_engine_etcd3_names *names, const char *run_id)
 {
     char escaped[3 * MU_RDZV_RUN_ID_MAX + 1], *to = escaped;
 
@@ -30,70 +30,62 @@ void mu_v3_names_init(struct mu_v3_names *names, const char *run_id)
     (void)snprintf(names->waiting, sizeof names->waiting, WAITING "%s", escaped);
 }
 
-static struct mu_slice whole_key(const struct mu_v3_names *names, struct mu_slice key, char room[static MU_V3_KEY_MAX])
+static struct mu_slice whole_key(const struct mu_engine_etcd3_names *names, struct mu_slice key,
+                                 char room[static MU_ENGINE_ETCD3_KEY_MAX])
 {
     assert(key.len < MU_FOLD_KEY_MAX);
-    (void)snprintf(room, MU_V3_KEY_MAX, "%s%.*s", names->prefix, (int)key.len, key.data);
+    (void)snprintf(room, MU_ENGINE_ETCD3_KEY_MAX, "%s%.*s", names->prefix, (int)key.len, key.data);
     return mu_slice_str(room);
 }
 
-struct mu_slice mu_v3_scope_key(const struct mu_v3_names *names, enum mu_fold_scope scope,
-                                char room[static MU_V3_KEY_MAX])
+struct mu_slice mu_engine_etcd3_scope_key(const struct mu_engine_etcd3_names *names, enum mu_fold_scope scope,
+                                          char room[static MU_ENGINE_ETCD3_KEY_MAX])
 {
     return whole_key(names, mu_slice_str(scopes[scope]), room);
 }
 
-static bool take_away(struct mu_slice *key, const char *start)
-{
-    size_t len = strlen(start);
-
-    if (key->len < len || memcmp(key->data, start, len) != 0)
-        return false;
-    *key = mu_slice(key->data + len, key->len - len);
-    return true;
-}
-
-bool mu_v3_agents_key(struct mu_slice key, struct mu_slice *ret_key)
+bool mu_engine_etcd3_agents_key(struct mu_slice key, struct mu_slice *ret_key)
 {
     *ret_key = key;
-    return take_away(ret_key, "job/kv/") && ret_key->len > 0;
+    return mu_slice_skip(ret_key, "job/kv/") && ret_key->len > 0;
 }
 
 /* As the machine knows it. What was not asked for becomes a key that the machine does not know. */
-static struct mu_slice without_prefix(const struct mu_v3_names *names, struct mu_slice key)
+static struct mu_slice without_prefix(const struct mu_engine_etcd3_names *names, struct mu_slice key)
 {
     struct mu_slice mark = key;
 
-    if (take_away(&mark, WAITING) && mark.len > 0) {
-        (void)take_away(&key, BESIDE);
+    if (mu_slice_skip(&mark, WAITING) && mark.len > 0) {
+        (void)mu_slice_skip(&key, BESIDE);
         return key;
     }
-    return take_away(&key, names->prefix) ? key : mu_slice("", 0);
+    return mu_slice_skip(&key, names->prefix) ? key : mu_slice("", 0);
 }
 
 /* ---- Requests ---- */
 
-static struct mu_slice key_in(struct mu_v3_ask *ask, const struct mu_v3_names *names, struct mu_slice key)
+static struct mu_slice key_in(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
+                              struct mu_slice key)
 {
-    assert(ask->keys_count < MU_V3_KEYS_MAX);
+    assert(ask->keys_count < MU_ENGINE_ETCD3_KEYS_MAX);
     return whole_key(names, key, ask->keys[ask->keys_count++]);
 }
 
-static void make_txn(struct mu_v3_ask *ask, size_t compares, size_t success, size_t failure)
+static void make_txn(struct mu_engine_etcd3_ask *ask, size_t compares, size_t success, size_t failure)
 {
     ask->request.kind = MU_ETCD3_TXN;
     ask->request.txn = (struct mu_etcd3_txn){ ask->compares, compares, ask->success, ask->failure, success, failure };
 }
 
-static void compare_doc(struct mu_v3_ask *ask, const struct mu_v3_names *names, int64_t doc_mod)
+static void compare_doc(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names, int64_t doc_mod)
 {
     ask->compares[0] = (struct mu_etcd3_compare){ .target = MU_ETCD3_MOD,
                                                   .key = key_in(ask, names, mu_slice_str("job/doc")),
                                                   .number = doc_mod };
 }
 
-static void make_puts(struct mu_v3_ask *ask, const struct mu_v3_names *names, const struct mu_fold_put *puts,
-                      unsigned count, struct mu_etcd3_op *ops)
+static void make_puts(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
+                      const struct mu_fold_put *puts, unsigned count, struct mu_etcd3_op *ops)
 {
     for (unsigned i = 0; i < count; i++)
         ops[i] = (struct mu_etcd3_op){ .kind = MU_ETCD3_OP_PUT,
@@ -102,7 +94,8 @@ static void make_puts(struct mu_v3_ask *ask, const struct mu_v3_names *names, co
                                        .lease = puts[i].lease };
 }
 
-static void ask_write(struct mu_v3_ask *ask, const struct mu_v3_names *names, const struct mu_fold_write *write)
+static void ask_write(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
+                      const struct mu_fold_write *write)
 {
     for (unsigned i = 0; i < write->compares_count; i++)
         ask->compares[i] = (struct mu_etcd3_compare){
@@ -118,8 +111,8 @@ static void ask_write(struct mu_v3_ask *ask, const struct mu_v3_names *names, co
 
 /* The mark is put only if the document is still the one that we know. So a mark that arrives late is not put after
  * the round has begun, and what takes the mark away then leaves none behind. */
-static void ask_look(struct mu_v3_ask *ask, const struct mu_v3_names *names, const struct mu_fold_effect *effect,
-                     int64_t doc_mod)
+static void ask_look(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
+                     const struct mu_fold_effect *effect)
 {
     const struct mu_etcd3_op records = { .kind = MU_ETCD3_OP_RANGE,
                                          .key = key_in(ask, names, mu_slice_str(scopes[MU_FOLD_NODES])),
@@ -135,18 +128,18 @@ static void ask_look(struct mu_v3_ask *ask, const struct mu_v3_names *names, con
                                        .descending = true,
                                        .sort_by = MU_ETCD3_BY_MOD };
 
-    compare_doc(ask, names, doc_mod);
+    compare_doc(ask, names, effect->doc_mod);
     ask->success[0] = ask->failure[0] = records;
     ask->success[1] = ask->failure[1] = marks;
     ask->success[2] = (struct mu_etcd3_op){
         .kind = MU_ETCD3_OP_PUT, .key = mu_slice_str(names->waiting), .value = effect->value, .lease = effect->lease
     };
-    make_txn(ask, 1, mu_v3_asked(effect).lease != 0 ? 3 : 2, 2);
+    make_txn(ask, 1, mu_engine_etcd3_asked(effect).lease != 0 ? 3 : 2, 2);
     ask->repeatable = true;
 }
 
-void mu_v3_ask(const struct mu_v3_names *names, const struct mu_fold_effect *effect, int64_t doc_mod,
-               int64_t job_lease_s, struct mu_v3_ask *ret_ask)
+void mu_engine_etcd3_ask(const struct mu_engine_etcd3_names *names, const struct mu_fold_effect *effect,
+                         int64_t job_lease_s, struct mu_engine_etcd3_ask *ret_ask)
 {
     memset(ret_ask, 0, sizeof *ret_ask);
     switch (effect->type) {
@@ -168,7 +161,7 @@ void mu_v3_ask(const struct mu_v3_names *names, const struct mu_fold_effect *eff
         ask_write(ret_ask, names, effect->write);
         return;
     case MU_FOLD_DO_LOOK_AROUND:
-        ask_look(ret_ask, names, effect, doc_mod);
+        ask_look(ret_ask, names, effect);
         return;
     case MU_FOLD_DO_UNMARK:
         ret_ask->success[0] = (struct mu_etcd3_op){ .kind = MU_ETCD3_OP_DELETE, .key = mu_slice_str(names->waiting) };
@@ -186,8 +179,8 @@ void mu_v3_ask(const struct mu_v3_names *names, const struct mu_fold_effect *eff
     assert(false); /* these are no calls of etcd */
 }
 
-void mu_v3_ask_publish(const struct mu_v3_names *names, int64_t doc_mod, struct mu_slice value, int64_t lease,
-                       struct mu_v3_ask *ret_ask)
+void mu_engine_etcd3_ask_publish(const struct mu_engine_etcd3_names *names, int64_t doc_mod, struct mu_slice value,
+                                 int64_t lease, struct mu_engine_etcd3_ask *ret_ask)
 {
     memset(ret_ask, 0, sizeof *ret_ask);
     compare_doc(ret_ask, names, doc_mod);
@@ -201,12 +194,12 @@ void mu_v3_ask_publish(const struct mu_v3_names *names, int64_t doc_mod, struct 
 
 /* ---- Answers ---- */
 
-struct mu_v3_asked mu_v3_asked(const struct mu_fold_effect *effect)
+struct mu_engine_etcd3_asked mu_engine_etcd3_asked(const struct mu_fold_effect *effect)
 {
-    return (struct mu_v3_asked){ .type = effect->type,
-                                 .id = effect->id,
-                                 .scope = effect->scope,
-                                 .lease = effect->value.len > 0 ? effect->lease : 0 };
+    return (struct mu_engine_etcd3_asked){ .type = effect->type,
+                                           .id = effect->id,
+                                           .scope = effect->scope,
+                                           .lease = effect->value.len > 0 ? effect->lease : 0 };
 }
 
 /* No other try can have another result: this is no etcd that we can use, or it refuses us. */
@@ -216,7 +209,7 @@ static bool is_final(int rc, int code)
            code == MU_ETCD3_UNAUTHENTICATED || code == MU_ETCD3_INVALID;
 }
 
-struct mu_fold_event mu_v3_failed(uint64_t id, int rc, int code, const struct muster_error *error)
+struct mu_fold_event mu_engine_etcd3_failed(uint64_t id, int rc, int code, const struct muster_error *error)
 {
     return (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED,
                                    .id = id,
@@ -226,7 +219,7 @@ struct mu_fold_event mu_v3_failed(uint64_t id, int rc, int code, const struct mu
 }
 
 /* A lease tells no code of etcd's: what etcd refuses is MUSTER_EINVAL, see mu_etcd3_fail(). */
-struct mu_fold_event mu_v3_lease_lost(uint64_t take, const struct muster_error *error)
+struct mu_fold_event mu_engine_etcd3_lease_lost(uint64_t take, const struct muster_error *error)
 {
     return (struct mu_fold_event){ .type = MU_FOLD_ON_LEASE_LOST,
                                    .id = take,
@@ -234,13 +227,14 @@ struct mu_fold_event mu_v3_lease_lost(uint64_t take, const struct muster_error *
                                    .final = error->code == MUSTER_EINVAL || is_final(error->code, 0) };
 }
 
-static struct mu_fold_kv seen(const struct mu_v3_names *names, const struct mu_etcd3_kv *kv, bool deleted)
+static struct mu_fold_kv seen(const struct mu_engine_etcd3_names *names, const struct mu_etcd3_kv *kv, bool deleted)
 {
     return (struct mu_fold_kv){ without_prefix(names, kv->key), deleted, kv->value, kv->create, kv->mod, kv->lease };
 }
 
 /* What was read; our own mark is no news. False: no memory. */
-static bool take_kvs(const struct mu_v3_names *names, const struct mu_etcd3_answer *answer, struct mu_fold_event *event)
+static bool take_kvs(const struct mu_engine_etcd3_names *names, const struct mu_etcd3_answer *answer,
+                     struct mu_fold_event *event)
 {
     struct mu_fold_kv *kvs;
     size_t count = 0;
@@ -258,18 +252,19 @@ static bool take_kvs(const struct mu_v3_names *names, const struct mu_etcd3_answ
     return kvs != NULL;
 }
 
-static struct mu_fold_event failed(const struct mu_v3_asked *asked, int rc, int code, const struct muster_error *error)
+static struct mu_fold_event failed(const struct mu_engine_etcd3_asked *asked, int rc, int code,
+                                   const struct muster_error *error)
 {
-    struct mu_fold_event event = mu_v3_failed(asked->id, rc, code, error);
+    struct mu_fold_event event = mu_engine_etcd3_failed(asked->id, rc, code, error);
 
     if (asked->type == MU_FOLD_DO_LOOK_AROUND)
         event.type = MU_FOLD_ON_CROWD;
     return event;
 }
 
-bool mu_v3_answer(const struct mu_v3_names *names, const struct mu_v3_asked *asked, int rc,
-                  const struct mu_etcd3_answer *answer, const struct muster_error *error,
-                  struct mu_fold_event *ret_event)
+bool mu_engine_etcd3_answer(const struct mu_engine_etcd3_names *names, const struct mu_engine_etcd3_asked *asked,
+                            int rc, const struct mu_etcd3_answer *answer, const struct muster_error *error,
+                            struct mu_fold_event *ret_event)
 {
     static const enum mu_fold_event_type answers[] = { [MU_FOLD_DO_LOAD] = MU_FOLD_ON_LOADED,
                                                        [MU_FOLD_DO_LOOK_AROUND] = MU_FOLD_ON_CROWD,
@@ -300,8 +295,8 @@ bool mu_v3_answer(const struct mu_v3_names *names, const struct mu_v3_asked *ask
     return true;
 }
 
-struct mu_fold_event mu_v3_changes(const struct mu_v3_names *names, enum mu_fold_scope scope,
-                                   const struct mu_etcd3_event *events, size_t count)
+struct mu_fold_event mu_engine_etcd3_changes(const struct mu_engine_etcd3_names *names, enum mu_fold_scope scope,
+                                             const struct mu_etcd3_event *events, size_t count)
 {
     struct mu_fold_kv *kvs = calloc(count + 1, sizeof *kvs);
 
@@ -313,7 +308,7 @@ struct mu_fold_event mu_v3_changes(const struct mu_v3_names *names, enum mu_fold
                                    .count = kvs != NULL ? count : 0 };
 }
 
-void mu_v3_event_done(struct mu_fold_event *event)
+void mu_engine_etcd3_event_done(struct mu_fold_event *event)
 {
     free((void *)event->kvs);
     *event = (struct mu_fold_event){ .kvs = NULL };

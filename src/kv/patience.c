@@ -1,25 +1,23 @@
 /* How long a request to etcd may last. */
-#include "handler/patience.h"
+#include "kv/patience.h"
+
+#include "base/error.h"
 
 #include <assert.h>
 
 void mu_patience_init(struct mu_patience *p, uint64_t lease_ms)
 {
-    *p = (struct mu_patience){ .lease_ms = lease_ms, .request_ms = lease_ms / 3, .times = 1 };
+    *p = (struct mu_patience){ .request_ms = lease_ms / 3, .times = 1 };
     if (p->request_ms < MU_PATIENCE_MIN_MS)
         p->request_ms = MU_PATIENCE_MIN_MS;
     if (p->request_ms > MU_PATIENCE_MAX_MS)
         p->request_ms = MU_PATIENCE_MAX_MS;
 }
 
-uint64_t mu_patience_ms(const struct mu_patience *p, const struct mu_fold *fold, uint64_t now_ms)
+uint64_t mu_patience_ms(const struct mu_patience *p, uint64_t until_ms, uint64_t now_ms)
 {
-    uint64_t ms = p->request_ms * p->times, most_ms = UINT64_MAX, until_ms = mu_fold_first_until_ms(fold);
+    uint64_t ms = p->request_ms * p->times, most_ms = until_ms > now_ms ? until_ms - now_ms : 1;
 
-    if (mu_fold_phase(fold) == MU_FOLD_MEMBER)
-        most_ms = p->lease_ms;
-    else if (until_ms != UINT64_MAX)
-        most_ms = until_ms > now_ms ? until_ms - now_ms : 1;
     return ms < most_ms ? ms : most_ms;
 }
 

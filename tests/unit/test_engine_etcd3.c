@@ -1,17 +1,17 @@
-/* The rendezvous etcd-v3 in etcd's words: requests as they go to etcd, and what each answer and error means. */
+/* The fold machine's requests in etcd's words: requests as they go to etcd, and what each answer and error means. */
 #include "failmalloc.h"
-#include "handler/etcd_v3_wire.h"
+#include "kv/engine_etcd3.h"
 #include "pure.h"
 
 #include <stdio.h>
 
-static struct mu_v3_names names;
-static struct mu_v3_ask asked_for;
+static struct mu_engine_etcd3_names names;
+static struct mu_engine_etcd3_ask asked_for;
 
 static int start(void **state)
 {
     (void)state;
-    mu_v3_names_init(&names, "job 1");
+    mu_engine_etcd3_names_init(&names, "job 1");
     return 0;
 }
 
@@ -31,7 +31,7 @@ static const char *body(void)
 
 static const char *asks(struct mu_fold_effect effect)
 {
-    mu_v3_ask(&names, &effect, 9, 60, &asked_for);
+    mu_engine_etcd3_ask(&names, &effect, 60, &asked_for);
     return body();
 }
 
@@ -42,7 +42,7 @@ static void a_slash_in_a_run_id_stays_in_its_job(void **state)
     (void)state;
     assert_string_equal(names.prefix, "/muster/job 1/");
     assert_string_equal(names.waiting, "/muster//waiting/job 1");
-    mu_v3_names_init(&names, "a/nodes%2F");
+    mu_engine_etcd3_names_init(&names, "a/nodes%2F");
     assert_string_equal(names.prefix, "/muster/a%2Fnodes%252F/");
     assert_string_equal(names.waiting, "/muster//waiting/a%2Fnodes%252F");
 }
@@ -54,7 +54,7 @@ static void a_run_id_of_any_length_has_room(void **state)
     (void)state;
     memset(run_id, '/', MU_RDZV_RUN_ID_MAX);
     run_id[MU_RDZV_RUN_ID_MAX] = '\0';
-    mu_v3_names_init(&names, run_id);
+    mu_engine_etcd3_names_init(&names, run_id);
     assert_int_equal(strlen(names.prefix), strlen("/muster//") + 3 * MU_RDZV_RUN_ID_MAX);
     assert_int_equal(strlen(names.waiting), strlen("/muster//waiting/") + 3 * MU_RDZV_RUN_ID_MAX);
 }
@@ -113,7 +113,7 @@ static void a_mark_is_put_only_beside_the_document_that_we_know(void **state)
     const struct mu_etcd3_txn *txn = &asked_for.request.txn;
 
     (void)state;
-    (void)ASKS(.type = MU_FOLD_DO_LOOK_AROUND, .value = { "me", 2 }, .lease = 7);
+    (void)ASKS(.type = MU_FOLD_DO_LOOK_AROUND, .value = { "me", 2 }, .lease = 7, .doc_mod = 9);
     assert_true(txn->compares_count == 1 && txn->compares[0].target == MU_ETCD3_MOD && txn->compares[0].number == 9);
     assert_true(txn->success_count == 3 && txn->failure_count == 2 && asked_for.repeatable);
     assert_true(txn->success[0].limit == MU_WAITERS_RECORDS_MAX && txn->success[1].limit == MU_WAITERS_MARKS_MAX);
@@ -133,7 +133,7 @@ static void the_meeting_is_published_only_for_the_document_that_we_know(void **s
     const struct mu_etcd3_txn *txn = &asked_for.request.txn;
 
     (void)state;
-    mu_v3_ask_publish(&names, 9, mu_slice_str("v"), 7, &asked_for);
+    mu_engine_etcd3_ask_publish(&names, 9, mu_slice_str("v"), 7, &asked_for);
     assert_true(asked_for.repeatable && txn->compares_count == 1 && txn->success_count == 1 && txn->failure_count == 0);
     assert_true(txn->compares[0].target == MU_ETCD3_MOD && txn->compares[0].number == 9);
     assert_true(mu_slice_equal(txn->compares[0].key, mu_slice_str("/muster/job 1/job/doc")));
@@ -191,11 +191,11 @@ static void every_error_of_etcd_is_final_or_tried_again(void **state)
         struct mu_fold_event event;
         int rc = mu_etcd3_fail(errors[i].code, mu_slice_str(errors[i].message), 400, &error);
 
-        event = mu_v3_failed(5, rc, errors[i].code, &error);
+        event = mu_engine_etcd3_failed(5, rc, errors[i].code, &error);
         assert_true(event.type == MU_FOLD_ON_REQUEST_FAILED && event.id == 5 && event.error == &error);
         if (event.final != errors[i].final || event.lease_gone != errors[i].lease_gone)
             fail_msg("%s", errors[i].message);
-        event = mu_v3_lease_lost(6, &error);
+        event = mu_engine_etcd3_lease_lost(6, &error);
         assert_true(event.type == MU_FOLD_ON_LEASE_LOST && event.id == 6 && event.error == &error);
         if (event.final != errors[i].lease_final)
             fail_msg("lease: %s", errors[i].message);
@@ -215,9 +215,9 @@ static void without_an_answer_of_etcd_only_what_is_no_etcd_is_final(void **state
     for (size_t i = 0; i < COUNT(table); i++) {
         struct muster_error error = { .code = table[i].rc };
 
-        assert_int_equal(mu_v3_failed(5, table[i].rc, 0, &error).final, table[i].final);
-        assert_int_equal(mu_v3_lease_lost(5, &error).final, table[i].final);
-        assert_false(mu_v3_failed(5, table[i].rc, 0, &error).lease_gone);
+        assert_int_equal(mu_engine_etcd3_failed(5, table[i].rc, 0, &error).final, table[i].final);
+        assert_int_equal(mu_engine_etcd3_lease_lost(5, &error).final, table[i].final);
+        assert_false(mu_engine_etcd3_failed(5, table[i].rc, 0, &error).lease_gone);
     }
 }
 
@@ -228,9 +228,9 @@ static struct mu_fold_event told;
 static bool hears(enum mu_fold_effect_type type, int rc, struct mu_etcd3_answer answer)
 {
     static const struct muster_error error = { .code = MUSTER_ELOST };
-    const struct mu_v3_asked asked = { .type = type, .id = 5, .scope = MU_FOLD_NODES, .lease = 7 };
+    const struct mu_engine_etcd3_asked asked = { .type = type, .id = 5, .scope = MU_FOLD_NODES, .lease = 7 };
 
-    return mu_v3_answer(&names, &asked, rc, &answer, &error, &told);
+    return mu_engine_etcd3_answer(&names, &asked, rc, &answer, &error, &told);
 }
 
 static void each_answer_is_an_event(void **state)
@@ -282,7 +282,7 @@ static void a_load_brings_keys_without_the_prefix(void **state)
     assert_true(told.kvs[0].create == 2 && told.kvs[0].mod == 3 && told.kvs[0].lease == 4 && !told.kvs[0].deleted);
     assert_true(mu_slice_equal(told.kvs[0].value, mu_slice_str("v")));
     assert_int_equal(told.kvs[1].key.len, 0); /* was not asked for */
-    mu_v3_event_done(&told);
+    mu_engine_etcd3_event_done(&told);
 }
 
 static void looking_around_brings_records_and_the_marks_of_others(void **state)
@@ -299,10 +299,10 @@ static void looking_around_brings_records_and_the_marks_of_others(void **state)
     assert_true(mu_slice_equal(told.kvs[0].key, mu_slice_str("nodes/1")));
     assert_true(mu_slice_equal(told.kvs[1].key, mu_slice_str("waiting/other"))); /* our own is no news */
     assert_int_equal(told.kvs[2].key.len, 0);                                    /* nobody's */
-    mu_v3_event_done(&told);
+    mu_engine_etcd3_event_done(&told);
     assert_true(hears(MU_FOLD_DO_LOOK_AROUND, 0, (struct mu_etcd3_answer){ .succeeded = false }));
     assert_false(told.held); /* the document has changed: no mark */
-    mu_v3_event_done(&told);
+    mu_engine_etcd3_event_done(&told);
 }
 
 static void changes_are_told_in_order(void **state)
@@ -311,11 +311,11 @@ static void changes_are_told_in_order(void **state)
                                                     { .kind = MU_ETCD3_DELETE, .kv = KV("/muster/job 1/job/news") } };
 
     (void)state;
-    told = mu_v3_changes(&names, MU_FOLD_JOB, events, 2);
+    told = mu_engine_etcd3_changes(&names, MU_FOLD_JOB, events, 2);
     assert_true(told.type == MU_FOLD_ON_CHANGED && told.scope == MU_FOLD_JOB && told.count == 2);
     assert_true(mu_slice_equal(told.kvs[0].key, mu_slice_str("job/doc")) && !told.kvs[0].deleted);
     assert_true(mu_slice_equal(told.kvs[1].key, mu_slice_str("job/news")) && told.kvs[1].deleted);
-    mu_v3_event_done(&told);
+    mu_engine_etcd3_event_done(&told);
 }
 
 static void without_memory_what_was_read_counts_as_missed(void **state)
@@ -324,7 +324,7 @@ static void without_memory_what_was_read_counts_as_missed(void **state)
 
     (void)state;
     fail_alloc_at(1);
-    told = mu_v3_changes(&names, MU_FOLD_JOB, &event, 1);
+    told = mu_engine_etcd3_changes(&names, MU_FOLD_JOB, &event, 1);
     fail_alloc_at(0);
     assert_true(told.type == MU_FOLD_ON_STALE && told.scope == MU_FOLD_JOB && told.count == 0);
     fail_alloc_at(1);
@@ -343,10 +343,10 @@ static void keys_of_agents_are_below_job_kv(void **state)
     struct mu_slice key;
 
     (void)state;
-    assert_true(mu_v3_agents_key(mu_slice_str("job/kv/verdict"), &key));
+    assert_true(mu_engine_etcd3_agents_key(mu_slice_str("job/kv/verdict"), &key));
     assert_true(mu_slice_equal(key, mu_slice_str("verdict")));
-    assert_false(mu_v3_agents_key(mu_slice_str("job/kv/"), &key));
-    assert_false(mu_v3_agents_key(mu_slice_str("job/doc"), &key));
+    assert_false(mu_engine_etcd3_agents_key(mu_slice_str("job/kv/"), &key));
+    assert_false(mu_engine_etcd3_agents_key(mu_slice_str("job/doc"), &key));
 }
 
 int main(void)
