@@ -262,6 +262,17 @@ static struct mu_fold_event failed(const struct mu_engine_etcd3_asked *asked, in
     return event;
 }
 
+struct mu_fold_event mu_engine_etcd3_refused(const struct mu_engine_etcd3_asked *asked)
+{
+    static const struct muster_error error = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
+
+    if (asked->type == MU_FOLD_DO_DROP_LEASE)
+        return (struct mu_fold_event){ .type = MU_FOLD_ON_DROPPED, .id = asked->id };
+    if (asked->type == MU_FOLD_DO_TAKE_LEASE)
+        return mu_engine_etcd3_lease_lost(asked->id, &error);
+    return failed(asked, error.code, 0, &error);
+}
+
 bool mu_engine_etcd3_answer(const struct mu_engine_etcd3_names *names, const struct mu_engine_etcd3_asked *asked,
                             int rc, const struct mu_etcd3_answer *answer, const struct muster_error *error,
                             struct mu_fold_event *ret_event)

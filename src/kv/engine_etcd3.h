@@ -59,6 +59,8 @@ bool mu_engine_etcd3_answer(const struct mu_engine_etcd3_names *names, const str
                             struct mu_fold_event *ret_event);
 /* The request failed; `code` is gRPC's, if etcd has answered, else 0. */
 struct mu_fold_event mu_engine_etcd3_failed(uint64_t id, int rc, int code, const struct muster_error *error);
+/* There was no memory to send it; of DROP_LEASE also: there is nothing to end. */
+struct mu_fold_event mu_engine_etcd3_refused(const struct mu_engine_etcd3_asked *asked);
 struct mu_fold_event mu_engine_etcd3_lease_lost(uint64_t take, const struct muster_error *error);
 /* What a watch has seen. Without memory for it, it is as if it had been missed. */
 struct mu_fold_event mu_engine_etcd3_changes(const struct mu_engine_etcd3_names *names, enum mu_fold_scope scope,

@@ -30,12 +30,12 @@ static struct script {
 } script[KINDS];
 
 static struct peer *stream; /* the newest, if it is open */
-static char texts[TEXTS][TEXT_MAX];
+static char said_texts[TEXTS][TEXT_MAX];
 static unsigned texts_count;
 
 static inline char *next_text(void)
 {
-    return texts[texts_count++ % TEXTS];
+    return said_texts[texts_count++ % TEXTS];
 }
 
 static inline void on_stream_text(const char *json)
