@@ -1,5 +1,6 @@
-/* The rendezvous `etcd-v3`: what its owner and the boot are told, its start and its end. etcd_v3_requests_uv.c sends
- * the requests of its machine (rdzv/fold.h: members and rounds) to etcd; the rest is the shell's (shell_uv.h).
+/* The rendezvous `etcd-v3`: what its owner and the boot are told, its start and its end. The requests of its machine
+ * (rdzv/fold.h: members and rounds) go to etcd through an engine client (kv/engine_client.h); the rest is the shell's
+ * (shell_uv.h).
  *
  * Happy path: join -> the fold machine takes a lease, writes this node's record, and watches until the document has us
  * and it tells JOINED -> the boot machine opens the round's store and publishes it (job/master), or waits for it ->
@@ -8,17 +9,42 @@
  * it all keys of this node. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "handler/etcd_v3_parts_uv.h"
+#include "handler/etcd_v3_params.h"
+#include "handler/meeting.h"
+#include "handler/shell_uv.h"
+#include "kv/engine_etcd3.h"
+#include "kv/engine_etcd3_uv.h"
+#include "kv/kv_job_uv.h"
 #include "store/server_uv.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>
 
+#define OWN_ID (UINT64_C(1) << 63) /* in ids of the handler's own requests: the machine counts from 1 */
+
+struct v3 {
+    struct mu_shell shell;
+    struct muster_rdzv_params *params; /* its texts are the place's */
+    struct mu_v3_place place;
+    char hostname[MU_HANDLER_NAME_MAX]; /* our name, unless the place has one */
+    struct mu_meeting meeting;
+    struct mu_engine_client *client;
+    struct mu_fold *fold;
+    struct mu_kv *kvs[2]; /* of an agent, and of its user; NULL: none */
+};
+
+static struct v3 *v3_of(struct mu_shell *shell)
+{
+    return (struct v3 *)shell;
+}
+
 /* ---- Telling ---- */
 
-static void tell_members(struct mu_v3 *v, struct muster_rdzv_event *event, bool only_lost)
+static void tell_members(struct v3 *v, struct muster_rdzv_event *event, bool only_lost)
 {
     const struct mu_fold_world *world = mu_fold_world(v->fold);
     struct mu_node *nodes = calloc(world->count + 1, sizeof *nodes);
@@ -32,7 +58,7 @@ static void tell_members(struct mu_v3 *v, struct muster_rdzv_event *event, bool 
 }
 
 /* A member without a record has lost its lease, unless it has ended it, and left a note for the agents. */
-static void tell_lost(struct mu_v3 *v, struct muster_rdzv_event *event)
+static void tell_lost(struct v3 *v, struct muster_rdzv_event *event)
 {
     char cause[64];
 
@@ -41,7 +67,7 @@ static void tell_lost(struct mu_v3 *v, struct muster_rdzv_event *event)
     tell_members(v, event, true);
 }
 
-static void tell_progress(struct mu_v3 *v, struct muster_rdzv_event *event)
+static void tell_progress(struct v3 *v, struct muster_rdzv_event *event)
 {
     const struct mu_waiters *crowd = mu_fold_crowd(v->fold);
     char note[MU_WAITERS_NOTE_MAX];
@@ -50,7 +76,7 @@ static void tell_progress(struct mu_v3 *v, struct muster_rdzv_event *event)
     mu_shell_say_nodes(&v->shell, event, crowd->nodes, crowd->count);
 }
 
-static void meet_agents(struct mu_v3 *v)
+static void meet_agents(struct v3 *v)
 {
     const char *addr = mu_meeting_agents_addr(&v->meeting, v->fold, mu_boot_uv_agents_store(&v->shell.boot) != NULL);
 
@@ -61,7 +87,7 @@ static void meet_agents(struct mu_v3 *v)
 
 static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
 {
-    struct mu_v3 *v = mu_v3_of(shell);
+    struct v3 *v = v3_of(shell);
 
     (void)news;
     if (event->type == MUSTER_RDZV_JOINED) {
@@ -91,7 +117,8 @@ static void on_own(struct mu_shell *shell, const void *told)
 
 /* ---- Where the round meets ---- */
 
-void mu_v3_answer_get(struct mu_v3 *v)
+/* A GET of the boot's that waits may be answered now. */
+static void answer_get(struct v3 *v)
 {
     struct mu_boot_event answer;
     bool answered = mu_meeting_answer(&v->meeting, v->fold, uv_now(v->shell.loop), &answer);
@@ -103,20 +130,43 @@ void mu_v3_answer_get(struct mu_v3 *v)
 
 static void on_time(struct mu_shell *shell)
 {
-    mu_v3_answer_get(mu_v3_of(shell));
+    answer_get(v3_of(shell));
 }
 
-static uint16_t agents_port(const struct mu_v3 *v)
+static uint16_t agents_port(const struct v3 *v)
 {
     const struct mu_server *agents = mu_boot_uv_agents_store(&v->shell.boot);
 
     return agents != NULL ? mu_addr_port(mu_server_address(agents)) : 0;
 }
 
+static void make_request(struct mu_shell *shell, const void *effect)
+{
+    struct v3 *v = v3_of(shell);
+
+    v->client->ops->request(v->client, effect, mu_fold_request_until_ms(v->fold, uv_now(shell->loop)));
+}
+
+/* Writes job/master; what comes of it answers the boot's `id`. 0 or MUSTER_ENOMEM. */
+static int publish(struct v3 *v, uint64_t id, const struct mu_fold_master *master)
+{
+    struct mu_buf value = { 0 };
+    int rc = mu_fold_master_write(master, &value);
+
+    if (rc == 0) {
+        struct mu_fold_write write = mu_meeting_write(v->fold, mu_buf_slice(&value));
+
+        make_request(&v->shell,
+                     &(struct mu_fold_effect){ .type = MU_FOLD_DO_WRITE, .id = id | OWN_ID, .write = &write });
+    }
+    mu_buf_done(&value);
+    return rc;
+}
+
 static void on_boot_request(struct mu_shell *shell, const struct mu_boot_effect *effect)
 {
     static const struct muster_error no_memory = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
-    struct mu_v3 *v = mu_v3_of(shell);
+    struct v3 *v = v3_of(shell);
     struct mu_boot_event answer;
     struct mu_fold_master master;
     enum mu_meeting_reply reply =
@@ -124,7 +174,7 @@ static void on_boot_request(struct mu_shell *shell, const struct mu_boot_effect 
 
     shell->also_ms = mu_meeting_deadline_ms(&v->meeting);
     mu_shell_arm(shell);
-    if (reply == MU_MEETING_PUBLISH && mu_v3_publish(v, effect->id, &master) < 0) {
+    if (reply == MU_MEETING_PUBLISH && publish(v, effect->id, &master) < 0) {
         answer = (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &no_memory };
         reply = MU_MEETING_ANSWER;
     }
@@ -134,26 +184,56 @@ static void on_boot_request(struct mu_shell *shell, const struct mu_boot_effect 
 
 static void start_boot(struct mu_shell *shell)
 {
-    struct mu_v3 *v = mu_v3_of(shell);
+    struct v3 *v = v3_of(shell);
     char own_addr[MU_ADDR_TEXT_MAX] = "", rank0[MU_NODE_TEXT_MAX];
     struct mu_boot_start start = mu_meeting_boot_start(v->fold, shell->me.name, rank0);
 
     start.own_addr = own_addr;
-    if (!mu_http_local_address(mu_etcd3_http(v->etcd), own_addr, sizeof own_addr))
+    if (!v->client->ops->local_address(v->client, own_addr, sizeof own_addr))
         own_addr[0] = '\0';
     mu_boot_uv_start(&shell->boot, &start);
+}
+
+/* ---- What comes back from the client ---- */
+
+static void tell_kvs(struct v3 *v, const struct mu_slice *changed)
+{
+    for (size_t i = 0; i < 2; i++)
+        if (v->kvs[i] != NULL)
+            mu_kv_job_changed(v->kvs[i], changed);
+}
+
+/* The machine's event, and what of it is not the machine's: where the round meets, and the agents' keys. */
+static void on_heard(void *ctx, const struct mu_fold_event *event)
+{
+    struct v3 *v = ctx;
+    struct mu_slice key;
+
+    if ((event->id & OWN_ID) != 0) {
+        mu_boot_uv_answer(&v->shell.boot, mu_meeting_published(&v->meeting, event->id & ~OWN_ID, event));
+        return;
+    }
+    mu_meeting_see(&v->meeting, event);
+    if (event->type == MU_FOLD_ON_LOADED && event->scope == MU_FOLD_JOB)
+        tell_kvs(v, NULL);
+    for (size_t i = 0; i < event->count; i++)
+        if (mu_engine_etcd3_agents_key(event->kvs[i].key, &key))
+            tell_kvs(v, &key);
+    mu_shell_feed(&v->shell, event);
+    if (!v->shell.freeing)
+        answer_get(v);
 }
 
 /* ---- The handler ---- */
 
 static bool v3_use_agent_store(const struct muster_handler *handler)
 {
-    return ((const struct mu_v3 *)handler)->place.use_agent_store;
+    return ((const struct v3 *)handler)->place.use_agent_store;
 }
 
 static bool v3_endpoint(const struct muster_handler *handler, char *ret_host, size_t room, uint16_t *ret_port)
 {
-    const struct mu_v3 *v = (const struct mu_v3 *)handler;
+    const struct v3 *v = (const struct v3 *)handler;
 
     if (!mu_meeting_is_known(&v->meeting, v->fold))
         return false;
@@ -164,14 +244,14 @@ static bool v3_endpoint(const struct muster_handler *handler, char *ret_host, si
 
 static bool v3_hosts(const struct muster_handler *handler)
 {
-    const struct mu_v3 *v = (const struct mu_v3 *)handler;
+    const struct v3 *v = (const struct v3 *)handler;
 
     return mu_meeting_hosts(v->fold, mu_boot_uv_agents_store(&v->shell.boot) != NULL);
 }
 
 static void v3_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)
 {
-    struct mu_v3 *v = (struct mu_v3 *)handler;
+    struct v3 *v = (struct v3 *)handler;
 
     if (mu_boot_uv_agents_store(&v->shell.boot) != NULL)
         mu_server_when_alone(mu_boot_uv_agents_store(&v->shell.boot), alone, ctx);
@@ -179,7 +259,7 @@ static void v3_when_alone(struct muster_handler *handler, void (*alone)(void *ct
 
 static void destroy(struct mu_shell *shell)
 {
-    struct mu_v3 *v = mu_v3_of(shell);
+    struct v3 *v = v3_of(shell);
 
     mu_fold_free(v->fold);
     mu_boot_uv_done(&shell->boot);
@@ -187,27 +267,17 @@ static void destroy(struct mu_shell *shell)
     free(v);
 }
 
-/* The client goes last: the ends of leases are its. */
-static void close_client(struct mu_shell *shell)
-{
-    mu_etcd3_close(mu_v3_of(shell)->etcd, mu_shell_drop, shell);
-}
-
 static void v3_free(struct muster_handler *handler, void (*done)(void *ctx), void *ctx)
 {
-    struct mu_v3 *v = (struct mu_v3 *)handler;
+    struct v3 *v = (struct v3 *)handler;
 
     for (size_t i = 0; i < 2; i++) {
         if (v->kvs[i] != NULL)
             mu_kv_job_detach(v->kvs[i]); /* and it is not heard of again */
         v->kvs[i] = NULL;
     }
-    mu_v3_close_watches(v);
-    if (v->lease != NULL) {
-        mu_shell_hold(&v->shell);
-        mu_etcd3_lease_close(v->lease, true, MU_V3_REVOKE_MS, mu_shell_drop, v);
-        v->lease = NULL;
-    }
+    mu_shell_hold(&v->shell);
+    v->client->ops->close(v->client, mu_shell_drop, v);
     mu_shell_close(&v->shell, done, ctx);
 }
 
@@ -218,14 +288,12 @@ static const struct muster_handler_ops v3_ops = {
 
 static const struct mu_shell_ops shell_ops = {
     .part = &mu_fold_part,
-    .request = mu_v3_request,
-    .answer = mu_v3_answer_late,
+    .request = make_request,
     .own = on_own,
     .start_boot = start_boot,
     .boot_request = on_boot_request,
     .tell = on_tell,
     .on_time = on_time,
-    .last = close_client,
     .destroy = destroy,
 };
 
@@ -233,24 +301,25 @@ static const struct mu_shell_ops shell_ops = {
 
 static int64_t job_lease(void *ctx)
 {
-    return mu_fold_job_lease(((struct mu_v3 *)ctx)->fold);
+    return mu_fold_job_lease(((struct v3 *)ctx)->fold);
 }
 
 static void on_kv_closing(struct mu_kv *kv, void *ctx)
 {
-    struct mu_v3 *v = ctx;
+    struct v3 *v = ctx;
 
     v->kvs[kv == v->kvs[1]] = NULL;
 }
 
 static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
 {
-    struct mu_v3 *v = (struct mu_v3 *)handler;
+    struct v3 *v = (struct v3 *)handler;
     char prefix[MU_ENGINE_ETCD3_PREFIX_MAX + 8], marks[MU_ENGINE_ETCD3_PREFIX_MAX + 8];
+    struct mu_engine_etcd3_names names;
     struct mu_kv_job_config config = { .run_id = v->place.run_id,
                                        .prefix = prefix,
                                        .marks = marks,
-                                       .etcd = v->etcd,
+                                       .etcd = mu_engine_etcd3_client(v->client),
                                        .lease = job_lease,
                                        .on_closing = on_kv_closing,
                                        .ctx = v };
@@ -258,8 +327,9 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
     int rc;
 
     assert(*kv == NULL);
-    (void)snprintf(prefix, sizeof prefix, "%sjob/kv/", v->names.prefix);
-    (void)snprintf(marks, sizeof marks, "%sdone/", v->names.prefix);
+    mu_engine_etcd3_names_init(&names, v->place.run_id);
+    (void)snprintf(prefix, sizeof prefix, "%sjob/kv/", names.prefix);
+    (void)snprintf(marks, sizeof marks, "%sdone/", names.prefix);
     rc = mu_kv_job_start(v->shell.loop, &config, kv, reterr);
     if (rc < 0)
         return rc;
@@ -272,17 +342,23 @@ static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
 
 /* ---- Start ---- */
 
-static int start_client(struct mu_v3 *v, struct muster_error *reterr)
+static int start_client(struct v3 *v, struct muster_error *reterr)
 {
-    struct mu_etcd3_config config = {
-        .http = v->place.http, .user = v->place.user, .password = v->place.password, .token = v->place.token
+    struct mu_engine_etcd3_config config = {
+        .etcd = { .http = v->place.http,
+                  .user = v->place.user,
+                  .password = v->place.password,
+                  .token = v->place.token },
+        .run_id = v->place.run_id,
+        .lease_s = v->place.lease_s,
+        .job_lease_s = v->place.job_lease_s,
     };
 
-    config.http.seed = mu_fresh_seed();
-    return mu_etcd3_start(v->shell.loop, &config, &v->etcd, reterr);
+    config.etcd.http.seed = mu_fresh_seed();
+    return mu_engine_etcd3_start(v->shell.loop, &config, on_heard, v, &v->client, reterr);
 }
 
-static int make_machines(struct mu_v3 *v, struct muster_error *reterr)
+static int make_machines(struct v3 *v, struct muster_error *reterr)
 {
     const struct mu_v3_place *place = &v->place;
     const char *name = mu_handler_node_name(place->local_addr, v->hostname);
@@ -313,8 +389,6 @@ static int make_machines(struct mu_v3 *v, struct muster_error *reterr)
     rc = mu_boot_uv_init(&v->shell.boot, &boot, reterr);
     if (rc == 0)
         rc = mu_fold_new(&fold, &v->fold, reterr);
-    mu_engine_etcd3_names_init(&v->names, place->run_id);
-    mu_patience_init(&v->patience, fold.lease_ms);
     v->shell.handler.loss_ms = fold.lease_ms;
     v->shell.part = v->fold;
     v->shell.run_id = place->run_id;
@@ -327,7 +401,7 @@ static int make_machines(struct mu_v3 *v, struct muster_error *reterr)
 int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,
                      void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
 {
-    struct mu_v3 *v = calloc(1, sizeof *v);
+    struct v3 *v = calloc(1, sizeof *v);
     int rc;
 
     if (v == NULL)

@@ -144,11 +144,26 @@ enum mu_meeting_reply mu_meeting_ask(struct mu_meeting *m, const struct mu_fold 
     return MU_MEETING_ANSWER;
 }
 
-struct mu_boot_event mu_meeting_published(uint64_t id, int rc, bool held, struct muster_error *error)
+struct mu_fold_write mu_meeting_write(const struct mu_fold *fold, struct mu_slice value)
 {
-    if (rc == 0 && held)
+    return (struct mu_fold_write){
+        .compares = { { MU_FOLD_MOD, mu_slice_str("job/doc"), mu_fold_doc_mod(fold) } },
+        .puts = { { mu_slice_str("job/master"), value, mu_fold_lease(fold) } },
+        .compares_count = 1,
+        .puts_count = 1,
+        .repeatable = true,
+    };
+}
+
+struct mu_boot_event mu_meeting_published(struct mu_meeting *m, uint64_t id, const struct mu_fold_event *event)
+{
+    bool wrote = event->type == MU_FOLD_ON_WROTE;
+
+    assert(wrote || event->type == MU_FOLD_ON_REQUEST_FAILED);
+    if (wrote && event->held)
         return (struct mu_boot_event){ .type = MU_BOOT_ON_SET, .id = id };
-    if (rc == 0)
-        (void)mu_fail(error, MUSTER_ERDZV_CONNECTION, "the job has gone on to another round");
-    return (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = id, .error = error };
+    if (wrote)
+        (void)mu_fail(&m->error, MUSTER_ERDZV_CONNECTION, "the job has gone on to another round");
+    return (
+        struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = id, .error = wrote ? &m->error : event->error };
 }

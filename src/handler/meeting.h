@@ -43,7 +43,10 @@ enum mu_meeting_reply mu_meeting_ask(struct mu_meeting *meeting, const struct mu
 bool mu_meeting_answer(struct mu_meeting *meeting, const struct mu_fold *fold, uint64_t now_ms,
                        struct mu_boot_event *ret_answer);
 uint64_t mu_meeting_deadline_ms(const struct mu_meeting *meeting); /* when that is wanted; UINT64_MAX: none waits */
-/* What became of the write; `held`: the round was still the job's. */
-struct mu_boot_event mu_meeting_published(uint64_t id, int rc, bool held, struct muster_error *error);
+/* Writes job/master under our lease, if the round still is the job's. `value` (borrowed): *ret_master as it is
+ * written. */
+struct mu_fold_write mu_meeting_write(const struct mu_fold *fold, struct mu_slice value);
+/* What became of that write, WROTE or REQUEST_FAILED; `id`: of the SET that it answers. */
+struct mu_boot_event mu_meeting_published(struct mu_meeting *meeting, uint64_t id, const struct mu_fold_event *event);
 
 #endif

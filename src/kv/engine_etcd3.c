@@ -77,13 +77,6 @@ static void make_txn(struct mu_engine_etcd3_ask *ask, size_t compares, size_t su
     ask->request.txn = (struct mu_etcd3_txn){ ask->compares, compares, ask->success, ask->failure, success, failure };
 }
 
-static void compare_doc(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names, int64_t doc_mod)
-{
-    ask->compares[0] = (struct mu_etcd3_compare){ .target = MU_ETCD3_MOD,
-                                                  .key = key_in(ask, names, mu_slice_str("job/doc")),
-                                                  .number = doc_mod };
-}
-
 static void make_puts(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
                       const struct mu_fold_put *puts, unsigned count, struct mu_etcd3_op *ops)
 {
@@ -128,7 +121,9 @@ static void ask_look(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etc
                                        .descending = true,
                                        .sort_by = MU_ETCD3_BY_MOD };
 
-    compare_doc(ask, names, effect->doc_mod);
+    ask->compares[0] = (struct mu_etcd3_compare){ .target = MU_ETCD3_MOD,
+                                                  .key = key_in(ask, names, mu_slice_str("job/doc")),
+                                                  .number = effect->doc_mod };
     ask->success[0] = ask->failure[0] = records;
     ask->success[1] = ask->failure[1] = marks;
     ask->success[2] = (struct mu_etcd3_op){
@@ -177,19 +172,6 @@ void mu_engine_etcd3_ask(const struct mu_engine_etcd3_names *names, const struct
         break;
     }
     assert(false); /* these are no calls of etcd */
-}
-
-void mu_engine_etcd3_ask_publish(const struct mu_engine_etcd3_names *names, int64_t doc_mod, struct mu_slice value,
-                                 int64_t lease, struct mu_engine_etcd3_ask *ret_ask)
-{
-    memset(ret_ask, 0, sizeof *ret_ask);
-    compare_doc(ret_ask, names, doc_mod);
-    ret_ask->success[0] = (struct mu_etcd3_op){ .kind = MU_ETCD3_OP_PUT,
-                                                .key = key_in(ret_ask, names, mu_slice_str("job/master")),
-                                                .value = value,
-                                                .lease = lease };
-    make_txn(ret_ask, 1, 1, 0);
-    ret_ask->repeatable = true;
 }
 
 /* ---- Answers ---- */

@@ -38,10 +38,6 @@ struct mu_engine_etcd3_ask { /* points into itself: not to be copied */
 /* LOAD, WRITE, GRANT_JOB, KEEP_JOB, LOOK_AROUND or UNMARK. */
 void mu_engine_etcd3_ask(const struct mu_engine_etcd3_names *names, const struct mu_fold_effect *effect,
                          int64_t job_lease_s, struct mu_engine_etcd3_ask *ret_ask);
-/* Writes job/master under `lease`, if the round still is the job's. */
-void mu_engine_etcd3_ask_publish(const struct mu_engine_etcd3_names *names, int64_t doc_mod, struct mu_slice value,
-                                 int64_t lease, struct mu_engine_etcd3_ask *ret_ask);
-
 /* ---- Answers ---- */
 
 struct mu_engine_etcd3_asked { /* what is remembered of a request */

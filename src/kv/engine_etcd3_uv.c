@@ -135,14 +135,6 @@ static int start_watch(struct engine *e, enum mu_fold_scope scope, int64_t revis
                                 e, &e->watches[scope], reterr);
 }
 
-static void close_watch(struct engine *e, enum mu_fold_scope scope)
-{
-    if (e->watches[scope] == NULL)
-        return;
-    mu_etcd3_watch_close(e->watches[scope]);
-    e->watches[scope] = NULL;
-}
-
 static void on_unwanted(struct mu_etcd3_call *call)
 {
     mu_etcd3_answer_done(&call->answer);
@@ -154,15 +146,17 @@ static void unwatch(struct engine *e, enum mu_fold_scope scope)
 {
     struct order *load = e->loads[scope];
 
-    close_watch(e, scope);
+    if (e->watches[scope] != NULL)
+        mu_etcd3_watch_close(e->watches[scope]);
+    e->watches[scope] = NULL;
     for (size_t i = 0; i < e->refused_count; i++)
         if (e->refused[i].type == MU_FOLD_DO_LOAD && e->refused[i].scope == scope)
             e->refused[i].id = 0;
     e->loads[scope] = NULL;
-    if (load == NULL)
-        return;
-    load->call.done = on_unwanted;
-    mu_etcd3_cancel(&load->call);
+    if (load != NULL) {
+        load->call.done = on_unwanted;
+        mu_etcd3_cancel(&load->call);
+    }
 }
 
 /* ---- Calls ---- */
@@ -349,8 +343,8 @@ static void engine_close(struct mu_engine_client *client, void (*closed)(void *c
     e->closing = true;
     e->closed = closed;
     e->closed_ctx = ctx;
-    close_watch(e, MU_FOLD_JOB);
-    close_watch(e, MU_FOLD_NODES);
+    unwatch(e, MU_FOLD_JOB);
+    unwatch(e, MU_FOLD_NODES);
     if (e->lease != NULL) {
         e->parts++;
         mu_etcd3_lease_close(e->lease, true, REVOKE_MS, part_over, e);

@@ -128,19 +128,6 @@ static void a_mark_is_put_only_beside_the_document_that_we_know(void **state)
     assert_true(mu_slice_equal(key_of(&txn->success[0]), mu_slice_str("/muster//waiting/job 1")));
 }
 
-static void the_meeting_is_published_only_for_the_document_that_we_know(void **state)
-{
-    const struct mu_etcd3_txn *txn = &asked_for.request.txn;
-
-    (void)state;
-    mu_engine_etcd3_ask_publish(&names, 9, mu_slice_str("v"), 7, &asked_for);
-    assert_true(asked_for.repeatable && txn->compares_count == 1 && txn->success_count == 1 && txn->failure_count == 0);
-    assert_true(txn->compares[0].target == MU_ETCD3_MOD && txn->compares[0].number == 9);
-    assert_true(mu_slice_equal(txn->compares[0].key, mu_slice_str("/muster/job 1/job/doc")));
-    assert_true(mu_slice_equal(key_of(&txn->success[0]), mu_slice_str("/muster/job 1/job/master")));
-    assert_int_equal(txn->success[0].lease, 7);
-}
-
 /* ---- Errors ---- */
 
 /* Each error that etcd's clients know (rpctypes), as its gateway says it. */
@@ -359,7 +346,6 @@ int main(void)
         SCENE(leases_of_the_job_are_asked_for_by_their_time_and_kept_by_their_number),
         SCENE(a_write_is_one_transaction),
         SCENE(a_mark_is_put_only_beside_the_document_that_we_know),
-        SCENE(the_meeting_is_published_only_for_the_document_that_we_know),
         SCENE(every_error_of_etcd_is_final_or_tried_again),
         SCENE(without_an_answer_of_etcd_only_what_is_no_etcd_is_final),
         SCENE(each_answer_is_an_event),

@@ -195,15 +195,32 @@ static void a_round_that_is_not_in_etcd_cannot_be_published(void **state)
 static void what_was_published_is_set_only_if_the_round_was_still_the_jobs(void **state)
 {
     struct muster_error error = { .code = MUSTER_ELOST, .text = "no leader" };
+    struct mu_fold_event event = { .type = MU_FOLD_ON_WROTE, .held = true };
 
     (void)state;
-    assert_int_equal(mu_meeting_published(7, 0, true, &error).type, MU_BOOT_ON_SET);
-    answer = mu_meeting_published(7, MUSTER_ELOST, false, &error);
+    assert_int_equal(mu_meeting_published(&meeting, 7, &event).type, MU_BOOT_ON_SET);
+    event = (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED, .error = &error };
+    answer = mu_meeting_published(&meeting, 7, &event);
     assert_true(answer.type == MU_BOOT_ON_REQUEST_FAILED && answer.id == 7);
     assert_string_equal(answer.error->text, "no leader");
-    answer = mu_meeting_published(7, 0, false, &error);
+    event = (struct mu_fold_event){ .type = MU_FOLD_ON_WROTE };
+    answer = mu_meeting_published(&meeting, 7, &event);
     assert_true(answer.type == MU_BOOT_ON_REQUEST_FAILED && answer.id == 7);
     assert_string_equal(answer.error->text, "the job has gone on to another round");
+}
+
+static void it_is_published_only_for_the_document_that_we_know(void **state)
+{
+    struct mu_fold_write write;
+
+    (void)state;
+    join_round();
+    write = mu_meeting_write(fold, mu_slice_str("v"));
+    assert_true(write.repeatable && write.compares_count == 1 && write.puts_count == 1 && write.else_count == 0);
+    assert_true(write.compares[0].kind == MU_FOLD_MOD && write.compares[0].revision == 20);
+    assert_true(mu_slice_equal(write.compares[0].key, mu_slice_str("job/doc")));
+    assert_true(mu_slice_equal(write.puts[0].key, mu_slice_str("job/master")));
+    assert_true(mu_slice_equal(write.puts[0].value, mu_slice_str("v")) && write.puts[0].lease == LEASE);
 }
 
 static void agents_meet_at_rank_0_which_meets_itself_on_loopback(void **state)
@@ -234,6 +251,7 @@ int main(void)
         SCENE(the_address_waits_for_the_port),
         SCENE(a_round_that_is_not_in_etcd_cannot_be_published),
         SCENE(what_was_published_is_set_only_if_the_round_was_still_the_jobs),
+        SCENE(it_is_published_only_for_the_document_that_we_know),
         SCENE(agents_meet_at_rank_0_which_meets_itself_on_loopback),
     };
 
