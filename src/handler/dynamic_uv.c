@@ -194,7 +194,7 @@ static void dynamic_request(struct mu_shell *shell, const void *wanted)
     struct order *order = new_order(d, effect->id, effect->bytes, effect->token);
 
     if (order == NULL) {
-        mu_shell_answer_late(shell, effect->id, 0);
+        mu_shell_answer_late(shell, effect->id);
         return;
     }
     order->answered = effect->id != 0 ? answer_rdzv : NULL;
@@ -203,11 +203,10 @@ static void dynamic_request(struct mu_shell *shell, const void *wanted)
 }
 
 /* There was no memory for a request. */
-static void dynamic_answer(struct mu_shell *shell, uint64_t id, unsigned how)
+static void dynamic_answer(struct mu_shell *shell, uint64_t id)
 {
     struct muster_error error = { 0 };
 
-    (void)how;
     (void)mu_fail(&error, MUSTER_ENOMEM, "a request to the store");
     mu_shell_feed(shell, &(struct mu_rdzv_event){ .type = MU_RDZV_REQUEST_FAILED, .id = id, .error = &error });
 }

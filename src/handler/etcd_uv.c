@@ -109,7 +109,7 @@ static void request(struct etcd *e, const struct mu_classic_request *from)
     struct order *order = mu_order_new(&e->shell, sizeof *order, from->id);
 
     if (order == NULL) {
-        mu_shell_answer_late(&e->shell, from->id, 0);
+        mu_shell_answer_late(&e->shell, from->id);
         return;
     }
     mu_etcd2_ask(e->etcd, &order->call, mu_etcd_request(from), from->timeout_ms, on_called, order);
@@ -137,11 +137,10 @@ static void on_request(struct mu_shell *shell, const void *of)
         cancel((struct etcd *)shell, effect->id);
 }
 
-static void on_no_memory(struct mu_shell *shell, uint64_t id, unsigned how)
+static void on_no_memory(struct mu_shell *shell, uint64_t id)
 {
     static const struct muster_error no_memory = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
 
-    (void)how;
     mu_shell_feed(shell, &(struct mu_classic_event){
                              .type = MU_CLASSIC_ON_ANSWER, .id = id, .code = MUSTER_ENOMEM, .error = &no_memory });
 }

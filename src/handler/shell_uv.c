@@ -288,11 +288,11 @@ static void answer_late(struct mu_shell *s)
 {
     s->answering_late = true;
     while (s->late_count > 0 && !s->freeing) {
-        struct mu_shell_late first = s->late[0];
+        uint64_t first = s->late[0];
 
         s->late_count--;
         memmove(s->late, s->late + 1, s->late_count * sizeof s->late[0]);
-        s->ops->answer(s, first.id, first.how);
+        s->ops->answer(s, first);
     }
     s->answering_late = false;
 }
@@ -320,12 +320,12 @@ void mu_shell_feed(struct mu_shell *s, const void *event)
     feed(s, MU_PART_ON_TIME, event);
 }
 
-void mu_shell_answer_late(struct mu_shell *s, uint64_t id, unsigned how)
+void mu_shell_answer_late(struct mu_shell *s, uint64_t id)
 {
     if (id == 0)
         return;
     assert(s->late_count < MU_SHELL_LATE_MAX);
-    s->late[s->late_count++] = (struct mu_shell_late){ id, how };
+    s->late[s->late_count++] = id;
 }
 
 static void on_timer(uv_timer_t *timer)

@@ -31,10 +31,10 @@ struct mu_shell;
 struct mu_shell_ops { /* a constant */
     const struct mu_part_ops *part;
     void (*request)(struct mu_shell *shell,
-                    const void *effect); /* of the part: to be made, and answered by mu_shell_feed() */
-    void (*answer)(struct mu_shell *shell, uint64_t id, unsigned how); /* see mu_shell_answer_late() */
-    void (*own)(struct mu_shell *shell, const void *effect);           /* a tell of this machine's alone. NULL: none */
-    void (*start_boot)(struct mu_shell *shell);                        /* ends with mu_boot_uv_start() */
+                    const void *effect);                 /* of the part: to be made, and answered by mu_shell_feed() */
+    void (*answer)(struct mu_shell *shell, uint64_t id); /* see mu_shell_answer_late(). NULL: not used */
+    void (*own)(struct mu_shell *shell, const void *effect); /* a tell of this machine's alone. NULL: none */
+    void (*start_boot)(struct mu_shell *shell);              /* ends with mu_boot_uv_start() */
     void (*boot_request)(struct mu_shell *shell, const struct mu_boot_effect *effect); /* NULL if the boot has a kv */
     /* JOINED, WAITING, PEERS_LOST or PROGRESS: adds the nodes and what else it knows, and ends with mu_shell_say().
      * `news`: what the part told; NULL: that was before. NULL: nothing is added. */
@@ -45,11 +45,6 @@ struct mu_shell_ops { /* a constant */
     void (*find)(struct mu_shell *shell);    /* the back end: mu_shell_found() or _not_found(). NULL: it is there */
     void (*last)(struct mu_shell *shell);    /* all else is closed; ends with mu_shell_drop(). NULL: nothing is left */
     void (*destroy)(struct mu_shell *shell); /* frees the handler */
-};
-
-struct mu_shell_late {
-    uint64_t id;
-    unsigned how;
 };
 
 struct mu_shell {
@@ -66,8 +61,8 @@ struct mu_shell {
     struct mu_talk talk;
     uv_timer_t timer;
     struct mu_later later;
-    struct mu_list orders; /* requests under way */
-    struct mu_shell_late late[MU_SHELL_LATE_MAX];
+    struct mu_list orders;            /* requests under way */
+    uint64_t late[MU_SHELL_LATE_MAX]; /* ids */
     size_t late_count;
     bool answering_late;
     uint64_t also_ms; /* when `on_time` is wanted beside the part's deadline; UINT64_MAX: it is not */
@@ -94,9 +89,9 @@ void mu_shell_not_found(struct mu_shell *shell, const struct muster_error *error
 
 /* Lets the part hear an event of its own: an answer, mostly. Its time is filled in. */
 void mu_shell_feed(struct mu_shell *shell, const void *event);
-/* From inside of `request`: its answer is there at once, or it found no memory. `answer` is called with the same when
+/* From inside of `request`: its answer is there at once, or it found no memory. `answer` is called with its id when
  * the step is over. Without an id no answer is wanted. */
-void mu_shell_answer_late(struct mu_shell *shell, uint64_t id, unsigned how);
+void mu_shell_answer_late(struct mu_shell *shell, uint64_t id);
 void mu_shell_arm(struct mu_shell *shell); /* after also_ms was changed outside of a step */
 
 /* Tells the owner; after this the shell may be being freed. */
