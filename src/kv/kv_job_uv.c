@@ -423,7 +423,7 @@ int mu_kv_job_start(uv_loop_t *loop, const struct mu_kv_job_config *config, stru
         job->ours = mu_text_format("muster.%s/", config->run_id);
     }
     if (job == NULL || job->run_id == NULL || job->prefix == NULL || job->marks == NULL || job->ours == NULL) {
-        job_free(&job->kv);
+        job_free((struct mu_kv *)job); /* which may be NULL */
         return mu_fail(reterr, MUSTER_ENOMEM, "the store of a job");
     }
     job->kv.ops = &job_ops;
