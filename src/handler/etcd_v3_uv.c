@@ -315,7 +315,7 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
 {
     struct v3 *v = (struct v3 *)handler;
     char prefix[MU_ENGINE_ETCD3_PREFIX_MAX + 8], marks[MU_ENGINE_ETCD3_PREFIX_MAX + 8];
-    struct mu_engine_etcd3_names names;
+    struct mu_engine_etcd3_names names = { .prefix = "" };
     struct mu_kv_job_config config = { .run_id = v->place.run_id,
                                        .prefix = prefix,
                                        .marks = marks,
