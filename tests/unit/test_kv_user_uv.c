@@ -103,12 +103,12 @@ static int watch(struct muster_rdzv_backend *backend, struct muster_slice token,
                  struct muster_error *reterr)
 {
     struct memory *m = (struct memory *)backend;
-    unsigned version = 0;
+    int64_t version = 0;
     int rc;
 
     assert_true(timeout_ms > 0);
     if (token.data != NULL)
-        version = (unsigned)strtoul(token.data, NULL, 10);
+        assert_true(mu_slice_number(mu_slice(token.data, token.len), UINT32_MAX, &version));
     (void)pthread_mutex_lock(&m->lock);
     m->watching++;
     m->watches++;
