@@ -8,10 +8,12 @@
  *   a notice         It is skipped (classic_notices.c). */
 #include "rdzv/classic_parts.h"
 
+#include "base/words.h"
+
 #include <assert.h>
 #include <inttypes.h>
 
-#define SHOWN_MAX 32 /* bytes of it */
+enum { SHOWN_ROOM = 36 }; /* for the start of a value, and a NUL */
 
 bool mu_classic_is_foreign(const struct mu_classic *m)
 {
@@ -39,9 +41,10 @@ void mu_classic_set_doc_value(struct mu_classic *m, enum doc_value value)
 static void tell_foreign(struct mu_classic *m, const char *key, struct mu_slice found, const char *what,
                          const char *then)
 {
-    (void)mu_fail(&m->foreign, MUSTER_ERDZV_STATE, "somebody wrote %zu bytes ('%.*s%s') to %.300s, which is not %s; %s",
-                  found.len, (int)(found.len < SHOWN_MAX ? found.len : SHOWN_MAX), found.len > 0 ? found.data : "",
-                  found.len > SHOWN_MAX ? "..." : "", key, what, then);
+    char shown[SHOWN_ROOM];
+
+    (void)mu_fail(&m->foreign, MUSTER_ERDZV_STATE, "somebody wrote %zu bytes ('%s') to %.300s, which is not %s; %s",
+                  found.len, mu_words_plain(found, shown, sizeof shown), key, what, then);
     mu_classic_tell(m, MU_PART_TELL_FOREIGN)->error = &m->foreign;
 }
 

@@ -1,7 +1,9 @@
 /* One node of an etcd-v3 rendezvous, see fold.h: what is in etcd below job/, as far as we know. */
 #include "rdzv/fold_parts.h"
 
-#define SHOWN_MAX 32 /* bytes of a foreign value */
+#include "base/words.h"
+
+enum { VALUE_ROOM = 36, KEY_ROOM = 200 }; /* for the start of what a stranger wrote, and a NUL */
 
 const char *const mu_fold_key_names[JOB_KEYS] = { "job/doc", "job/news", "job/folder", "job/closed" };
 
@@ -13,12 +15,11 @@ bool mu_fold_has(const struct mu_fold *f, enum job_key key)
 /* Told once, when the events have been taken in. */
 void mu_fold_see_foreign(struct mu_fold *f, const struct mu_fold_kv *kv, const char *then)
 {
-    int len = (int)(kv->value.len < SHOWN_MAX ? kv->value.len : SHOWN_MAX);
+    char value[VALUE_ROOM], key[KEY_ROOM];
 
     if (f->foreign.code == 0)
-        (void)mu_fail(&f->foreign, MUSTER_ERDZV_STATE, "somebody wrote %zu bytes ('%.*s%s') to %.*s; %s", kv->value.len,
-                      len, kv->value.len > 0 ? kv->value.data : "", kv->value.len > SHOWN_MAX ? "..." : "",
-                      (int)kv->key.len, kv->key.data, then);
+        (void)mu_fail(&f->foreign, MUSTER_ERDZV_STATE, "somebody wrote %zu bytes ('%s') to %s; %s", kv->value.len,
+                      mu_words_plain(kv->value, value, sizeof value), mu_words_plain(kv->key, key, sizeof key), then);
 }
 
 /* What a read of the value (0 or below) makes of it. */

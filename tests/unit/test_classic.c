@@ -2635,8 +2635,8 @@ static void a_member_puts_the_document_of_its_group_back(void **state)
 
     (void)state;
     SAYS(doc_changes(s, 23), "GET av");
-    SAYS(gets(s, "garbage", 23), "foreign; PUT av " PAIR_1("0") " at 23");
-    assert_string_equal(s->why, "somebody wrote 7 bytes ('garbage') to /p/run_job/rdzv/active_version, which is not a "
+    SAYS(gets(s, "garb\033ge", 23), "foreign; PUT av " PAIR_1("0") " at 23");
+    assert_string_equal(s->why, "somebody wrote 7 bytes ('garb?ge') to /p/run_job/rdzv/active_version, which is not a "
                                 "document of a rendezvous; putting the group's document back");
     SAYS(done(s, 24), "GET av");
     SAYS(gets(s, PAIR_1("0"), 24), "GET v_1");
