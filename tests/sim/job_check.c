@@ -400,7 +400,8 @@ void check_step(struct agent *a, const struct mu_policy_event *event, enum mu_po
            "%s stops its workers (%s), but nobody was lost: the store was away", a->name,
            mu_policy_event_text(event->type));
     c.stirred |= (stopped && (failed || event->type == MU_POLICY_ON_PEER_FAILED)) ||
-                 event->type == MU_POLICY_ON_WAITING; /* who has no workers yet joins again at once */
+                 event->type == MU_POLICY_ON_WAITING || /* who has no workers yet joins again at once */
+                 (event->type == MU_POLICY_ON_FINISHED && event->end == MU_COMPLETION_END_AWAY); /* it cannot say so */
     if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed && is_outdated(a)) {
         c.outdated++;
     } else if (failed && stopped && before != MU_POLICY_STOPPING && !a->closed) {

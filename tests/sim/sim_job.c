@@ -679,6 +679,8 @@ static const struct story {
       "who leaves for good does not keep the others from hearing of a failure" },
     { 0x6afba23fafa77, "outage,stubborn,dying,uneven,boot,find",
       "a done node does not end because of a store that is back" },
+    { 0x4dd019eb759f, "outage,uneven,boot,find",
+      "a done node that ends while the store is away may be missed by the others" },
 };
 
 struct options {
