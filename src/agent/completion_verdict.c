@@ -224,6 +224,20 @@ void mu_completion_await_removal(struct mu_completion *f)
     f->removed_by_ms = f->now_ms + (f->loss_ms < MU_COMPLETION_REMOVED_MS ? f->loss_ms : MU_COMPLETION_REMOVED_MS);
 }
 
+/* A job that could not be closed must not go on: a spare that makes the next round finds that no restart is left. False:
+ * no memory. */
+static bool use_up_budget(struct mu_completion *f, const struct mu_restart_budget *found, struct mu_slice value)
+{
+    char text[MU_RESTART_BUDGET_MAX];
+
+    if (mu_buf_assign(&f->replaced, value) < 0)
+        return false;
+    (void)mu_restart_budget_write(text, found, MU_RESTART_BUDGET_USED_UP);
+    mu_asks_put(&f->asks, MU_ASK_COMPARE_SET, BUDGET_LOOK, -1, mu_slice_str(text), "%sbudget", f->job_prefix)
+        ->ask.expected = mu_buf_slice(&f->replaced);
+    return true;
+}
+
 /* Another round in the budget: if it is the job's, we were removed, and hear of that from the rendezvous. */
 void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot *slot, const struct mu_answer *answer)
 {
@@ -235,9 +249,11 @@ void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot
         mu_completion_be_outdated(f);
     } else if (is_other && slot->what == BUDGET_LOOK) {
         mu_completion_await_removal(f);
-    } else {
+    } else if (is_other || !readable || f->end != MU_COMPLETION_END_FAILED || !found.charged || found.used_up ||
+               !use_up_budget(f, &found, answer->value)) {
         if (is_other || (!readable && mu_answer_is_there(answer)))
             mu_completion_warn_foreign(f, "the restart budget", slot->key, answer->value, "ignoring it");
+        f->replaced.len = 0;
         write_verdict(f);
     }
 }

@@ -34,7 +34,8 @@ static bool is_of_last_round(const struct mu_ranks *r)
 void mu_ranks_fix_count(struct mu_ranks *r)
 {
     bool is_known = is_of_last_round(r) || r->found.used_up;
-    bool free = r->found.charged && r->settled && is_of_last_round(r) && mu_settlement_is_free(&r->last);
+    bool free =
+        r->found.charged && !r->found.used_up && r->settled && is_of_last_round(r) && mu_settlement_is_free(&r->last);
     bool is_too_much = r->found.charged && r->found.count > r->start.max_restarts;
     int64_t count = is_too_much && !is_known ? r->start.max_restarts : r->found.count - (free ? 1 : 0);
     struct mu_restart_budget ours = { .count = count > r->known ? count : r->known,

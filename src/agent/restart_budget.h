@@ -15,7 +15,7 @@ struct mu_restart_budget {
     int64_t count, round;
     uint64_t tag;
     bool charged; /* a failure of the round is claimed; count is what follows it, unless a member was lost */
-    bool used_up; /* ... and was settled: no restart is left for it */
+    bool used_up; /* ... and no restart is left for it: the job has failed, also if it could not be closed */
 };
 
 #define MU_RESTART_BUDGET_USED_UP "used up" /* in the place of the node that claims it */

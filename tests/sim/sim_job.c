@@ -681,6 +681,8 @@ static const struct story {
       "a done node does not end because of a store that is back" },
     { 0x4dd019eb759f, "outage,uneven,boot,find",
       "a done node that ends while the store is away may be missed by the others" },
+    { 0x4dd019ebe9ed, "kill,pause,lost,slow,cut,late,spares,plain,fail,loop,nostart,below,find",
+      "a job that has failed but could not be closed does not go on with a spare" },
 };
 
 struct options {

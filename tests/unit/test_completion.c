@@ -728,6 +728,31 @@ static void a_made_up_round_in_the_budget_delays_the_end_and_no_more(void **stat
     }
 }
 
+/* A spare that makes the next round, because the job could not be closed, must not go on. */
+static void before_a_job_fails_its_budget_is_used_up(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    assert_string_equal(found(s, true), LOOK);
+    assert_string_equal(value(s, "1 3.00000000000000ab h1"),
+                        "compare and set muster.job/budget=1 3.00000000000000ab used up");
+    assert_non_null(strstr(value(s, "1 3.00000000000000ab used up"), "compare and set muster.job/verdict="));
+}
+
+static void a_round_that_begins_meanwhile_keeps_its_budget(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    (void)found(s, true);
+    (void)value(s, "1 3.00000000000000ab h1");
+    assert_string_equal(value(s, "0 4.00000000000000cd"), ""); /* we were removed, and hear of it */
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_REMOVED_MS);
+}
+
 /* Neither an outage nor a pause of our own is the time in which a member hears that it was removed. */
 static void a_round_in_the_budget_is_not_disproved_by_silence(void **state)
 {
@@ -1832,6 +1857,8 @@ int main(void)
         SCENE(removed_is_over_for_a_done_agent),
         SCENE(a_failed_verdict_fails_who_still_runs),
         SCENE(a_made_up_round_in_the_budget_delays_the_end_and_no_more),
+        SCENE(before_a_job_fails_its_budget_is_used_up),
+        SCENE(a_round_that_begins_meanwhile_keeps_its_budget),
         SCENE(a_round_in_the_budget_is_not_disproved_by_silence),
         SCENE(a_verdict_of_a_later_round_is_believed_if_the_budget_knows_that_round),
         SCENE(a_verdict_of_a_later_round_is_replaced_if_no_removal_follows),
