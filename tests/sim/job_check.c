@@ -16,6 +16,8 @@
  *   E   an agent ends once, in bounded time after a signal; after the storm every job ends, all as one */
 #include "job_sim.h"
 
+#define UNSAID_US (30 * SECOND + 10 * SECOND) /* for as long the end is tried, and a margin */
+
 struct round_seen { /* in which workers were started, or failed */
     unsigned incarnation;
     int64_t round;
@@ -38,6 +40,7 @@ static struct {
     bool stirred; /* somebody leaves a round to join again: it is missed, too */
     /* The end. */
     bool calm, must_end_as_one;
+    bool unsaid; /* a node could not say that the job has succeeded */
     unsigned ends_good, ends_bad, ends_closed;
     char bad[96], good[96];
 } c;
@@ -456,12 +459,15 @@ void check_ending(struct agent *a, const struct mu_policy_outcome *outcome)
     /* Also of a round that began beside an end that was on its way: G4 is for check_write() to see to. */
     bool closed = a->came_late || a->closed ||
                   (outcome->kind == MU_POLICY_OUTCOME_ERROR && outcome->error.code == MUSTER_ERDZV_CLOSED);
+    struct mu_verdict seen;
 
     job.ends++;
     check_nobody_left(a);
     EXPECT("E", outcome->kind != MU_POLICY_OUTCOME_SUCCEEDED || a->done, "%s succeeds without its workers", a->name);
     if (a->personal || a->behind)
         c.must_end_as_one = false; /* who is left may be too few */
+    /* Done, but the store was away for as long as that is waited for: others may run the job once more. */
+    c.unsaid |= good && a->done && !verdict(&seen) && store_up_for_us() < UNSAID_US;
     if (!c.calm || a->personal || a->behind)
         return;
     if (good && a->done) {
@@ -594,8 +600,8 @@ void check_calm(void)
         undone += a->job != NULL && !a->ended && a->node->alive && !a->done && !a->personal;
         stopped |= a->job != NULL && !a->ended && a->done && a->node->paused_until_us > w.now_us;
     }
-    c.must_end_as_one = undone >= w.settings.nodes_min && !closed && job.wiped_us == 0 && !job.on[T_IMPATIENT] &&
-                        !job.on[T_UNKILLABLE] && !job.on[T_DARK] && !stopped && w.host_slot < 0;
+    c.must_end_as_one = undone >= w.settings.nodes_min && !closed && !c.unsaid && job.wiped_us == 0 &&
+                        !job.on[T_IMPATIENT] && !job.on[T_UNKILLABLE] && !job.on[T_DARK] && !stopped && w.host_slot < 0;
 }
 
 void check_over(void)
@@ -607,7 +613,7 @@ void check_over(void)
 
     job.jobs_succeeded += has_verdict && seen.succeeded;
     job.jobs_failed += has_verdict && !seen.succeeded;
-    if (c.must_end_as_one) {
+    if (c.must_end_as_one && !c.unsaid) {
         EXPECT("E", has_verdict || w.on[F_STRANGER], "the job has ended without a verdict");
         /* Where a stranger has overwritten that it succeeded, nodes that come later begin it again. */
         EXPECT("E", !has_verdict || seen.succeeded || c.ends_good == 0 || w.on[F_STRANGER],
@@ -630,6 +636,6 @@ void check_job_begin(void)
 {
     c.count = 0;
     c.failed = c.outdated = 0;
-    c.fail_job = c.closed = c.stirred = c.calm = c.must_end_as_one = false;
+    c.fail_job = c.closed = c.stirred = c.unsaid = c.calm = c.must_end_as_one = false;
     c.ends_good = c.ends_bad = c.ends_closed = 0;
 }
