@@ -224,8 +224,8 @@ void mu_completion_await_removal(struct mu_completion *f)
     f->removed_by_ms = f->now_ms + (f->loss_ms < MU_COMPLETION_REMOVED_MS ? f->loss_ms : MU_COMPLETION_REMOVED_MS);
 }
 
-/* A job that could not be closed must not go on: a spare that makes the next round finds that no restart is left. False:
- * no memory. */
+/* A job that could not be closed must not go on: a spare that makes the next round finds that no restart is left.
+ * False: no memory. */
 static bool use_up_budget(struct mu_completion *f, const struct mu_restart_budget *found, struct mu_slice value)
 {
     char text[MU_RESTART_BUDGET_MAX];
