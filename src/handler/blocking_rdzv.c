@@ -159,9 +159,11 @@ static void finish(struct mu_blocking_call *call, const struct mu_blocking_seen 
             call->rc = 0;
     }
     /* The handler has recorded a join that failed. */
-    call->records = result->error.code < 0 && call->did != MU_BLOCKING_DO_JOIN;
-    if (call->records)
+    call->records = result->error.code < 0 && call->did != MU_BLOCKING_DO_JOIN && call->kind != MU_BLOCKING_FREE;
+    if (call->records) {
+        assert((size_t)call->kind < sizeof failures / sizeof failures[0]);
         call->failed_as = failures[call->kind];
+    }
 }
 
 enum mu_blocking_step mu_blocking_next(struct mu_blocking_call *call, const struct mu_blocking_seen *seen,

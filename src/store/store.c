@@ -242,7 +242,7 @@ static int run_for(struct wanted wanted, struct muster_store *store, struct mu_c
         *wanted.values = call->found;
     else if (wanted.number != NULL)
         *wanted.number = call->result;
-    else
+    else if (wanted.yes != NULL)
         *wanted.yes = call->result != 0;
     return 0;
 }
