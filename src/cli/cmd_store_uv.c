@@ -38,7 +38,6 @@ static int start(uv_loop_t *loop, const struct muster_store_server_config *confi
     if (mu_server_start_as(loop, config, &serve->server, &error) < 0 ||
         mu_watch_start(loop, &ending_signals, NULL, on_signal, serve, &serve->signals, &error) < 0)
         return mu_cli_fail(command, "%s", error.text);
-    mu_server_offer_engine(serve->server);
     mu_signals_unblock_all();
     (void)printf("listening on %s\n", mu_addr_format(mu_server_address(serve->server), text));
     return mu_cli_flush(command);

@@ -70,6 +70,7 @@ static void become(struct mu_engine_lease *lease, enum mu_engine_lease_state sta
     mu_list_remove(&lease->of_peer);
     lease->state = state;
     lease->peer = peer;
+    lease->on_probation = false;
     if (peer != NULL)
         mu_list_push(&peer->leases, &lease->of_peer);
 }
@@ -87,6 +88,15 @@ static void end_lease(struct mu_engine *e, struct mu_engine_lease *lease, enum m
     free(lease);
     mu_budget_give(e->config.budget, sizeof *lease);
     mu_engine_job_drop(e, job);
+}
+
+static bool has_room_for_lease(const struct mu_engine_peer *peer)
+{
+    size_t count = 0;
+
+    MU_LIST_EACH (struct mu_engine_lease, lease, &peer->leases, of_peer)
+        count++;
+    return count < MU_ENGINE_BOUND_MAX;
 }
 
 static bool is_grant_valid(const struct mu_engine_grant *grant)
@@ -107,7 +117,8 @@ enum mu_engine_code mu_engine_grant(struct mu_engine *e, struct mu_engine_peer *
         return MU_ENGINE_INVALID;
     if (mu_engine_find_lease(e, NULL, grant->lease) != NULL)
         return MU_ENGINE_PRECONDITION;
-    if (job->leases_count >= MU_ENGINE_LEASES_MAX || !mu_budget_take(e->config.budget, sizeof *lease))
+    if (job->leases_count >= MU_ENGINE_LEASES_MAX || (grant->bound && !has_room_for_lease(peer)) ||
+        !mu_budget_take(e->config.budget, sizeof *lease))
         return MU_ENGINE_EXHAUSTED;
     lease = calloc(1, sizeof *lease);
     if (lease == NULL || !mu_buckets_add(&e->leases, &lease->item, hash_of(e, grant->lease))) {
@@ -142,6 +153,8 @@ enum mu_engine_code mu_engine_attach(struct mu_engine *e, struct mu_engine_peer 
     lease = mu_engine_find_lease(e, peer->job, id);
     if (lease == NULL || lease->state == MU_ENGINE_LEASE_FREE)
         return MU_ENGINE_NOT_FOUND;
+    if (lease->peer != peer && !has_room_for_lease(peer))
+        return MU_ENGINE_EXHAUSTED;
     *ret_last = lease->last;
     *ret_old = lease->peer != peer ? lease->peer : NULL;
     become(lease, MU_ENGINE_LEASE_BOUND, peer);
@@ -215,7 +228,7 @@ static bool is_network_suspect(const struct mu_engine_job *job, uint64_t now_ms)
 static bool has_due(const struct mu_engine_job *job, uint64_t now_ms)
 {
     MU_LIST_EACH (struct mu_engine_lease, lease, &job->leases, of_job)
-        if (lease->state == MU_ENGINE_LEASE_BOUND && lease->due_ms <= now_ms)
+        if (lease->due_ms <= now_ms)
             return true;
     return false;
 }
@@ -229,8 +242,21 @@ static void suspect_network(struct mu_engine_job *job, uint64_t now_ms)
     if (job->suspected_until_ms <= now_ms)
         return;
     MU_LIST_EACH (struct mu_engine_lease, lease, &job->leases, of_job)
-        if (is_silent(lease, now_ms) && lease->due_ms < job->suspected_until_ms)
+        if ((lease->due_ms <= now_ms || is_silent(lease, now_ms)) && lease->due_ms < job->suspected_until_ms)
             lease->due_ms = job->suspected_until_ms;
+}
+
+/* A lease without a connection: its owner may have connected, and not been accepted yet. */
+static void put_on_probation(struct mu_engine_job *job, uint64_t now_ms)
+{
+    MU_LIST_EACH (struct mu_engine_lease, lease, &job->leases, of_job) {
+        bool waits = lease->state == MU_ENGINE_LEASE_RESET || lease->state == MU_ENGINE_LEASE_CUT;
+
+        if (!waits || lease->on_probation || lease->due_ms > now_ms)
+            continue;
+        lease->on_probation = true;
+        lease->due_ms = now_ms + MU_ENGINE_PROBATION_MS;
+    }
 }
 
 static void judge(struct mu_engine *e, struct mu_engine_job *job, uint64_t now_ms)
@@ -239,6 +265,7 @@ static void judge(struct mu_engine *e, struct mu_engine_job *job, uint64_t now_m
     struct mu_list due;
 
     suspect_network(job, now_ms);
+    put_on_probation(job, now_ms);
     mu_list_init(&due);
     MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &job->leases, of_job) {
         if (lease->due_ms <= now_ms) {
@@ -368,13 +395,8 @@ void mu_engine_leave(struct mu_engine *e, struct mu_engine_peer *peer, bool cut,
     if (job == NULL)
         return;
     MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &peer->leases, of_peer) {
-        uint64_t soon_ms = now_ms + MU_ENGINE_RECONNECT_MS;
-
         become(lease, cut ? MU_ENGINE_LEASE_CUT : MU_ENGINE_LEASE_RESET, NULL);
-        if (cut)
-            set_due(e, lease, now_ms + lease->ttl_ms);
-        else if (soon_ms < lease->due_ms)
-            set_due(e, lease, soon_ms);
+        set_due(e, lease, now_ms + (cut ? lease->ttl_ms : MU_ENGINE_RECONNECT_MS));
     }
     mu_engine_watches_done(e, peer);
     mu_list_remove(&peer->link);

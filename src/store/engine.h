@@ -21,9 +21,10 @@
  * A free lease (FREE) has no connection; it lasts while somebody keeps it.
  *
  * **Nobody is judged for another's pause.** A lease that is due ends only in mu_engine_turn(), after a poll that began
- * past its time and brought nothing. If the loop comes more than LATE_MS late, all leases get that time on top. If
- * half of a job's leases, and at least two, are silent at once, the network is suspected, and for SUSPECT_MS none of
- * them ends. */
+ * past its time and brought nothing. A lease without a connection (RESET, CUT) ends PROBATION_MS later, for its owner
+ * may be about to be accepted. If the loop comes more than LATE_MS late, all leases get that time on top. If half of a
+ * job's leases, and at least two, are silent at once, the network is suspected, and for SUSPECT_MS no lease of that job
+ * ends. */
 #ifndef MU_STORE_ENGINE_H
 #define MU_STORE_ENGINE_H
 
@@ -41,12 +42,14 @@
 #define MU_ENGINE_PREFIXES_MAX 64    /* that are watched in one job */
 #define MU_ENGINE_PEERS_MAX 32768    /* of a job */
 #define MU_ENGINE_LEASES_MAX 65536   /* of a job */
+#define MU_ENGINE_BOUND_MAX 8        /* leases of a peer */
 #define MU_ENGINE_CHANGES_MAX 131072 /* that one watched prefix gathers before they are pushed */
 #define MU_ENGINE_SECRET_BYTES 16
 #define MU_ENGINE_TTL_MIN_MS 100
 #define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
 
 #define MU_ENGINE_RECONNECT_MS 1500
+#define MU_ENGINE_PROBATION_MS 200 /* on top, in which the loop turns: a newcomer takes several turns */
 #define MU_ENGINE_LATE_MS 500
 #define MU_ENGINE_SUSPECT_MS 30000
 
@@ -152,12 +155,11 @@ struct mu_engine_last { /* what came of a lease's last transaction */
 };
 /* Binds a lease to this peer. *ret_old: the peer that had it, whose connection is to be cut, for what comes from there
  * counts no more; NULL: none. */
-enum mu_engine_code mu_engine_attach(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t lease,
+enum mu_engine_code mu_engine_attach(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t id,
                                      uint64_t now_ms, struct mu_engine_last *ret_last, struct mu_engine_peer **ret_old);
-enum mu_engine_code mu_engine_keep(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t lease,
-                                   uint64_t now_ms);
+enum mu_engine_code mu_engine_keep(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t id, uint64_t now_ms);
 /* Without a HELLO the secret has to be that of the lease. */
-enum mu_engine_code mu_engine_revoke(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t lease,
+enum mu_engine_code mu_engine_revoke(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t id,
                                      struct mu_slice secret);
 
 /* ---- Time ---- */
@@ -166,6 +168,7 @@ enum mu_engine_code mu_engine_revoke(struct mu_engine *engine, struct mu_engine_
 uint64_t mu_engine_deadline_ms(const struct mu_engine *engine);
 /* After each poll. `began_ms`: when that poll began. */
 void mu_engine_turn(struct mu_engine *engine, uint64_t began_ms);
+bool mu_engine_has_changes(const struct mu_engine *engine); /* that are to be pushed */
 /* Pushes what was gathered. */
 void mu_engine_flush(struct mu_engine *engine);
 
@@ -210,9 +213,9 @@ enum mu_engine_code mu_engine_range(const struct mu_engine_peer *peer, struct mu
 struct mu_engine_kv mu_engine_kv(const struct mu_engine_found *found, size_t index);
 
 /* What is there now, and from then on a watch of that number; it replaces one of the same number. */
-enum mu_engine_code mu_engine_load(struct mu_engine *engine, struct mu_engine_peer *peer, uint32_t watch,
-                                   struct mu_slice prefix, struct mu_engine_found *ret_found);
-void mu_engine_unwatch(struct mu_engine *engine, struct mu_engine_peer *peer, uint32_t watch);
+enum mu_engine_code mu_engine_load(struct mu_engine *engine, struct mu_engine_peer *peer, uint32_t number,
+                                   struct mu_slice bytes, struct mu_engine_found *ret_found);
+void mu_engine_unwatch(struct mu_engine *engine, struct mu_engine_peer *peer, uint32_t number);
 
 const char *mu_engine_end_text(enum mu_engine_end value);
 

@@ -169,11 +169,13 @@ static bool make_room(struct mu_engine_prefix *prefix)
     return true;
 }
 
-static void note_change(struct mu_engine_job *job, struct mu_engine_item *item, const struct mu_engine_change *change)
+static void note_change(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_item *item,
+                        const struct mu_engine_change *change)
 {
     MU_LIST_EACH (struct mu_engine_prefix, prefix, &job->prefixes, link) {
         if (!begins_with(change->kv.key, prefix_of(prefix)))
             continue;
+        e->has_changes = true;
         if (prefix->lost || !make_room(prefix)) {
             prefix->lost = true;
             continue;
@@ -238,10 +240,20 @@ static void push_changes(struct mu_engine *e, struct mu_engine_prefix *prefix)
     }
 }
 
+bool mu_engine_has_changes(const struct mu_engine *e)
+{
+    return e->has_changes;
+}
+
 void mu_engine_flush(struct mu_engine *e)
 {
+    if (!e->has_changes)
+        return;
+    e->has_changes = false;
     MU_LIST_EACH (struct mu_engine_job, job, &e->jobs, link) {
         MU_LIST_EACH_LEAVING (struct mu_engine_prefix, prefix, &job->prefixes, link) {
+            if (prefix->count == 0 && !prefix->lost)
+                continue;
             if (prefix->lost)
                 push_lost(e, prefix);
             else
@@ -358,7 +370,7 @@ static void put_item(struct mu_engine *e, struct mu_engine_job *job, struct mu_e
     }
     *place = item;
     link_to_lease(e, job, item);
-    note_change(job, item, &(struct mu_engine_change){ .kv = kv_of(item) });
+    note_change(e, job, item, &(struct mu_engine_change){ .kv = kv_of(item) });
 }
 
 static void note_deleted(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_item *item,
@@ -371,7 +383,7 @@ static void note_deleted(struct mu_engine *e, struct mu_engine_job *job, struct 
                                        .heard_ms = lease != NULL ? lease->heard_ms : 0 };
 
     mu_list_remove(&item->link);
-    note_change(job, item, &change);
+    note_change(e, job, item, &change);
 }
 
 static void delete_found(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_found found,
@@ -499,7 +511,7 @@ static enum mu_engine_code check_txn(const struct mu_engine_txn *txn)
 {
     enum mu_engine_code code;
 
-    if (txn->compares_count > MU_ENGINE_COMPARES_MAX || txn->then_count > MU_ENGINE_OPS_MAX ||
+    if (txn->id == 0 || txn->compares_count > MU_ENGINE_COMPARES_MAX || txn->then_count > MU_ENGINE_OPS_MAX ||
         txn->otherwise_count > MU_ENGINE_OPS_MAX)
         return MU_ENGINE_INVALID;
     for (size_t i = 0; i < txn->compares_count; i++)

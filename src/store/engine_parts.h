@@ -28,6 +28,7 @@ struct mu_engine_lease {
     enum mu_engine_lease_state state;
     uint64_t id, ttl_ms;
     uint64_t heard_ms, due_ms;
+    bool on_probation; /* RESET, CUT: it was due already */
     struct mu_engine_last last;
     bool has_secret;
     unsigned char secret[MU_ENGINE_SECRET_BYTES];
@@ -65,6 +66,7 @@ struct mu_engine {
     struct mu_list jobs;
     struct mu_buckets leases; /* of all jobs */
     int64_t revision;
+    bool has_changes; /* some prefix has, or has lost some */
     uint64_t next_ms; /* no lease is due before; UINT64_MAX: there is none */
 };
 

@@ -168,12 +168,17 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
                                 .run_id = frame->run_id,
                                 .node = mu_slice_str(session->host->node),
                                 .your_addr = mu_slice_str(session->address) };
+    struct mu_frame refused = { .type = MU_FRAME_DONE, .id = frame->id, .code = MU_ENGINE_PRECONDITION };
+    int rc;
 
-    if (frame->version_min > MU_FRAME_VERSION || frame->version_max < frame->version_min || frame->version_min == 0)
-        return mu_fail(reterr, MUSTER_EPROTOCOL,
-                       "it speaks versions %" PRIu32 " to %" PRIu32
-                       " of the engine's frames, and this store version %d",
-                       frame->version_min, frame->version_max, MU_FRAME_VERSION);
+    if (frame->version_min > MU_FRAME_VERSION || frame->version_max < frame->version_min || frame->version_min == 0) {
+        rc = mu_fail(reterr, MUSTER_EPROTOCOL,
+                     "it speaks versions %" PRIu32 " to %" PRIu32 " of the engine's frames, and this store version %d",
+                     frame->version_min, frame->version_max, MU_FRAME_VERSION);
+        refused.text = mu_slice_str(reterr->text);
+        send_frame(session, &refused); /* so that it does not try again */
+        return rc;
+    }
     code = mu_engine_hello(session->host->engine, &session->peer, frame->run_id);
     if (code != MU_ENGINE_OK)
         send_code(session, frame->id, code, false);
@@ -227,7 +232,6 @@ static int carry_out(struct mu_engine_session *session, const struct mu_frame *f
     enum mu_engine_code code = MU_ENGINE_OK;
     bool held = false;
 
-    mu_engine_heard(engine, &session->peer, session->host->now_ms);
     switch (frame->type) {
     case MU_FRAME_HELLO:
         return hello(session, frame, reterr);
@@ -320,7 +324,8 @@ int mu_engine_session_feed(struct mu_engine_session *session, struct mu_slice by
     int rc = 0;
 
     session->host->now_ms = now_ms;
-    if (session->unread.len > 0) { /* its rest has come, or a part of it */
+    mu_engine_heard(session->host->engine, &session->peer, now_ms); /* a part of a frame is a sign of life, too */
+    if (session->unread.len > 0) {                                  /* its rest has come, or a part of it */
         rc = keep_rest(session, bytes, reterr);
         if (rc == 0)
             rc = take_frames(session, mu_buf_slice(&session->unread), &used, reterr);

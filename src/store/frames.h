@@ -90,7 +90,7 @@ int mu_frame_read(struct mu_slice bytes, struct mu_arena *arena, struct mu_frame
  * was. */
 int mu_frame_write(const struct mu_frame *frame, struct mu_buf *out, size_t len_max);
 /* How many bytes a kv takes in a frame. */
-size_t mu_frame_kv_bytes(const struct mu_engine_kv *kv);
+size_t mu_frame_kv_bytes(const struct mu_engine_kv *one);
 
 const char *mu_frame_type_text(enum mu_frame_type value);
 

@@ -22,6 +22,7 @@ struct mu_server_engine {
     uv_timer_t due;
     uv_idle_t hurry;   /* runs while the next poll must not wait */
     uint64_t began_ms; /* when the poll began */
+    uint64_t armed_ms; /* when the timer is due; UINT64_MAX: it does not run */
     char node[NODE_BYTES];
 };
 
@@ -52,6 +53,7 @@ static void on_due(uv_timer_t *timer)
 {
     struct mu_server *server = timer->data;
 
+    server->engine->armed_ms = UINT64_MAX;
     (void)uv_idle_start(&server->engine->hurry, on_hurry);
 }
 
@@ -60,17 +62,24 @@ static void arm(struct mu_server *server)
     struct mu_server_engine *engine = server->engine;
     uint64_t due_ms = mu_engine_deadline_ms(engine->host.engine), now_ms = uv_now(server->loop);
 
+    if (due_ms == engine->armed_ms)
+        return;
+    engine->armed_ms = due_ms;
     if (due_ms == UINT64_MAX)
         (void)uv_timer_stop(&engine->due);
     else
         (void)uv_timer_start(&engine->due, on_due, due_ms > now_ms ? due_ms - now_ms : 0, 0);
 }
 
+/* What has changed since the last poll, in a timer's or an idle's call, is told right after the next one. */
 static void on_before(uv_prepare_t *prepare)
 {
     struct mu_server *server = prepare->data;
 
     server->engine->began_ms = uv_now(server->loop);
+    arm(server);
+    if (mu_engine_has_changes(server->engine->host.engine))
+        (void)uv_idle_start(&server->engine->hurry, on_hurry);
 }
 
 static void on_after(uv_check_t *check)
@@ -80,7 +89,6 @@ static void on_after(uv_check_t *check)
 
     (void)uv_idle_stop(&engine->hurry);
     mu_engine_host_turn(&engine->host, engine->began_ms, uv_now(server->loop));
-    arm(server);
     mu_server_close_doomed(server);
 }
 
@@ -122,6 +130,7 @@ static int start_engine(struct mu_server *server, struct muster_error *reterr)
     engine->before.data = engine->after.data = engine->due.data = engine->hurry.data = server;
     server->engine = engine;
     engine->began_ms = uv_now(server->loop);
+    engine->armed_ms = UINT64_MAX;
     (void)uv_prepare_start(&engine->before, on_before);
     (void)uv_check_start(&engine->after, on_after);
     uv_unref((uv_handle_t *)&engine->before);

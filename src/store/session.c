@@ -202,6 +202,9 @@ static int carry_out(struct mu_session *session, const struct mu_request *reques
     session->service->requests++;
     if (request->op == MU_OP_CHECK && is_probe(session, request)) {
         session->state = MU_SESSION_MOVED;
+        mu_table_leave(&session->service->table, &session->peer); /* nothing of the store may come between frames */
+        mu_peer_init(&session->peer);
+        tell_woken(session->service);
         send_number(session, MU_CHECK_READY, 1);
         return 0;
     }

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { PEERS = 15, LEASE_MS = 5000 };
+enum { PEERS = 15, LEASE_MS = 5000, GONE_MS = MU_ENGINE_RECONNECT_MS + MU_ENGINE_PROBATION_MS };
 
 #define BASE (MU_ENGINE_REVISION_MIN + 7)
 
@@ -494,6 +494,10 @@ static void a_grant_that_cannot_be_is_refused(void **state)
     odd.ttl_ms = 1000;
     odd.secret = mu_slice_str("short");
     assert_int_equal(mu_engine_grant(s->engine, &s->peers[0], &odd, 0), MU_ENGINE_INVALID);
+    for (uint64_t i = 1; i < MU_ENGINE_BOUND_MAX; i++)
+        assert_int_equal(grant(s, 0, 100 + i, true), MU_ENGINE_OK);
+    assert_int_equal(grant(s, 0, 200, true), MU_ENGINE_EXHAUSTED);
+    assert_int_equal(grant(s, 0, 201, false), MU_ENGINE_OK);
 }
 
 static void a_lease_of_another_job_is_not_there(void **state)
@@ -573,11 +577,11 @@ static void a_reset_connection_may_come_back_soon(void **state)
     assert_string_equal(after(s, LEASE_MS - 1), "");
     mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
     leave(s, 2, false);
-    assert_string_equal(after(s, MU_ENGINE_RECONNECT_MS), "1.1 at 2: -n reset@2");
+    assert_string_equal(after(s, GONE_MS), "1.1 at 2: -n reset@2");
     assert_int_equal(attach(s, 3, 7, &last), MU_ENGINE_NOT_FOUND);
 }
 
-static void a_reset_gives_no_more_time_than_silence(void **state)
+static void a_reset_late_in_a_silence_has_its_time_all_the_same(void **state)
 {
     struct scene *s = *state;
 
@@ -587,7 +591,26 @@ static void a_reset_gives_no_more_time_than_silence(void **state)
     (void)flush(s);
     (void)after(s, LEASE_MS - 100);
     leave(s, 0, false);
-    assert_string_equal(after(s, 100), "1.1 at 2: -n reset@2");
+    assert_string_equal(after(s, GONE_MS - 1), "");
+    assert_string_equal(after(s, 1), "1.1 at 2: -n reset@2");
+}
+
+/* After a pause a newcomer has to be accepted before it can be read. */
+static void an_owner_that_came_back_during_our_pause_finds_its_lease(void **state)
+{
+    static const uint64_t pauses_ms[] = { 300, MU_ENGINE_LATE_MS, 1800, 30000 };
+    struct scene *s = *state;
+    struct mu_engine_last last;
+
+    (void)grant(s, 0, 7, true);
+    for (size_t i = 0; i < COUNT(pauses_ms); i++) {
+        leave(s, 0, false);
+        (void)wake(s, s->now_ms + MU_ENGINE_RECONNECT_MS + pauses_ms[i]);
+        (void)wake(s, s->now_ms + 1);
+        (void)wake(s, s->now_ms + 1);
+        (void)hello(s, 0, "j");
+        assert_int_equal(attach(s, 0, 7, &last), MU_ENGINE_OK);
+    }
 }
 
 static void a_connection_that_the_server_cuts_has_the_whole_time(void **state)
@@ -600,7 +623,7 @@ static void a_connection_that_the_server_cuts_has_the_whole_time(void **state)
     (void)flush(s);
     (void)after(s, 4000);
     leave(s, 0, true);
-    assert_string_equal(after(s, LEASE_MS - 1), "");
+    assert_string_equal(after(s, LEASE_MS + MU_ENGINE_PROBATION_MS - 1), "");
     assert_string_equal(after(s, 1), "1.1 at 2: -n silent@2");
 }
 
@@ -713,6 +736,25 @@ static void half_of_the_leases_silent_at_once_is_the_network(void **state)
     assert_string_equal(after(s, LEASE_MS - 1), "");
 }
 
+static void the_jobs_lease_is_kept_while_the_network_is_suspected(void **state)
+{
+    struct scene *s = *state;
+
+    (void)watch(s, 3, 1, "");
+    for (unsigned i = 0; i < 3; i++)
+        (void)grant(s, i, 10 + i, true);
+    (void)grant(s, 0, 20, false);
+    (void)put(s, 0, "doc", "", 20);
+    (void)flush(s);
+    assert_string_equal(after(s, LEASE_MS), "");
+    leave(s, 2, false);
+    assert_string_equal(after(s, MU_ENGINE_SUSPECT_MS - 1), "");
+    assert_int_equal(mu_engine_keep(s->engine, &s->peers[1], 20, s->now_ms), MU_ENGINE_OK);
+    mu_engine_heard(s->engine, &s->peers[0], s->now_ms);
+    mu_engine_heard(s->engine, &s->peers[1], s->now_ms);
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+}
+
 static void one_of_two_leases_is_just_silent(void **state)
 {
     struct scene *s = *state;
@@ -739,7 +781,7 @@ static void connections_that_break_are_not_the_network(void **state)
     (void)flush(s);
     for (unsigned i = 0; i < 3; i++)
         leave(s, i, false);
-    assert_string_equal(after(s, MU_ENGINE_RECONNECT_MS), "3.1 at 6: -a reset@4 -b reset@5 -c reset@6");
+    assert_string_equal(after(s, GONE_MS), "3.1 at 6: -a reset@4 -b reset@5 -c reset@6");
 }
 
 static uint64_t heard_ms;
@@ -805,7 +847,7 @@ static void a_job_goes_with_its_last_peer_lease_and_key(void **state)
     (void)put(s, 5, "a", "", 1);
     leave(s, 5, false);
     assert_true(s->budget.used > used);
-    (void)after(s, MU_ENGINE_RECONNECT_MS);
+    (void)after(s, GONE_MS);
     assert_int_equal(s->budget.used, used);
     assert_int_equal(revision(s), 2); /* and its revisions are never used again */
 }
@@ -836,13 +878,15 @@ int main(void)
         CASE(silence_ends_a_lease_after_its_time),
         CASE(a_free_lease_lasts_while_somebody_keeps_it),
         CASE(a_reset_connection_may_come_back_soon),
-        CASE(a_reset_gives_no_more_time_than_silence),
+        CASE(a_reset_late_in_a_silence_has_its_time_all_the_same),
+        CASE(an_owner_that_came_back_during_our_pause_finds_its_lease),
         CASE(a_connection_that_the_server_cuts_has_the_whole_time),
         CASE(a_lease_is_taken_over_from_a_connection_that_still_stands),
         CASE(a_refused_transaction_is_not_the_last_one),
         CASE(a_poll_that_began_before_the_time_judges_nobody),
         CASE(the_servers_own_pause_is_added_to_every_lease),
         CASE(half_of_the_leases_silent_at_once_is_the_network),
+        CASE(the_jobs_lease_is_kept_while_the_network_is_suspected),
         CASE(one_of_two_leases_is_just_silent),
         CASE(connections_that_break_are_not_the_network),
         cmocka_unit_test(a_deletion_says_when_its_lease_was_last_heard),

@@ -407,6 +407,7 @@ static void versions_that_do_not_meet_are_refused_by_number(void **state)
     assert_int_equal(mu_frame_write(&newer, &out, SIZE_MAX / 2), 0);
     assert_int_equal(feed(s, 0, mu_buf_slice(&out), &error), MUSTER_EPROTOCOL);
     assert_string_equal(error.text, "it speaks versions 2 to 3 of the engine's frames, and this store version 1");
+    assert_non_null(strstr(heard(s, 0), "DONE 1 code 9")); /* it is told, too */
     mu_buf_done(&out);
 }
 

@@ -153,6 +153,18 @@ static void frames_may_come_with_the_probe(void **state)
     mu_buf_done(&out);
 }
 
+static void nothing_of_the_store_comes_between_frames(void **state)
+{
+    struct scene *s = *state;
+    struct peer *stock = meet(s, V), *peer = meet(s, V);
+
+    say(peer, "WAIT #1 (late)");
+    ask(peer, "CHECK #1 (muster/engine/1)", "00");
+    ask(stock, "ADD (late) #1", "#1");
+    tell(peer, hello);
+    assert_int_equal(told(peer).type, MU_FRAME_WELCOME);
+}
+
 static void the_welcome_says_who_is_who(void **state)
 {
     struct scene *s = *state;
@@ -347,6 +359,7 @@ int main(void)
         OFFERED(other_checks_and_older_peers_stay_with_the_store),
         OFFERED(frames_and_requests_are_served_side_by_side),
         OFFERED(frames_may_come_with_the_probe),
+        OFFERED(nothing_of_the_store_comes_between_frames),
         OFFERED(the_welcome_says_who_is_who),
         OFFERED(a_peer_that_hangs_up_has_a_moment_to_come_back),
         OFFERED(silence_ends_a_lease),
