@@ -152,11 +152,12 @@ static void on_time(struct mu_classic *m)
         mu_classic_set_timeout_error(m);
         mu_classic_begin_quit(m, QUIT_TIMED_OUT, false);
     }
-    if (m->main.id == 0 && now >= m->main.due_ms)
+    if (m->main.id == 0 && now >= m->main.due_ms) {
         mu_classic_enter(m);
-    else if (m->recheck_ms <= now && m->main.id != 0 && m->state == MU_CLASSIC_IN_MEMBER_WATCH) {
+    } else if (m->recheck_ms <= now && m->main.id != 0 &&
+               (m->state == MU_CLASSIC_IN_MEMBER_WATCH || m->state == MU_CLASSIC_IN_OVER_WATCH)) {
         mu_classic_withdraw(m, &m->main);
-        mu_classic_go(m, MU_CLASSIC_IN_MEMBER_READ);
+        mu_classic_go(m, mu_classic_phase(m->state)->next);
     }
 }
 

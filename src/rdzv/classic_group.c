@@ -182,6 +182,28 @@ static void tell_lost(struct mu_classic *m, size_t count)
     news->ranks_count = count;
 }
 
+/* All that are missing are told, if there are new ones among them. In the grace they are looked at again at its end. */
+static void judge_peers(struct mu_classic *m, const bool *missing)
+{
+    size_t me = (size_t)m->world.rank, count = 0;
+    bool news = false;
+
+    m->recheck_ms = NEVER;
+    for (size_t i = 0; i < m->world.count; i++) {
+        if (i == me || !missing[i])
+            continue;
+        news |= !m->lost[i];
+        m->ranks[count++] = i;
+    }
+    if (news && m->now_ms < m->judge_ms) {
+        m->recheck_ms = m->judge_ms;
+    } else if (news) {
+        for (size_t i = 0; i < count; i++)
+            m->lost[m->ranks[i]] = true;
+        tell_lost(m, count);
+    }
+}
+
 /* ---- It is over ---- */
 
 static void is_removed(struct mu_classic *m)
@@ -198,6 +220,7 @@ static void group_over(struct mu_classic *m, const bool *missing)
     size_t me = (size_t)m->world.rank, count = 0;
     bool goes_on = m->doc.status == MU_CLASSIC_FINAL && !is_ours(m); /* without us */
 
+    m->recheck_ms = NEVER;
     if (missing[me])
         m->key_written = false; /* what will be there may be another's */
     if (missing[me] || m->lapsed || goes_on || m->world.count == 1) {
@@ -232,16 +255,26 @@ static bool is_any_left(const struct mu_classic *m)
 
 static void watch_others(struct mu_classic *m)
 {
-    mu_classic_watch(m, is_any_left(m), NEVER);
+    mu_classic_watch(m, is_any_left(m), m->recheck_ms);
 }
 
 static void wait_for_others(struct mu_classic *m)
 {
+    m->recheck_ms = NEVER;
     mu_classic_go(m, is_any_left(m) ? MU_CLASSIC_IN_OVER_LIST : MU_CLASSIC_IN_OVER_WATCH);
+}
+
+/* Our keep-alive has gone: what will be there may be another's. */
+static void disown_key(struct mu_classic *m)
+{
+    mu_classic_stop_rank_lease(m);
+    m->key_written = false;
 }
 
 static void on_over_read(struct mu_classic *m, const struct mu_classic_event *event)
 {
+    if ((event->code == 0 || event->code == MU_CLASSIC_CODE_NOT_FOUND) && mu_classic_counts_anew(m, event))
+        disown_key(m);
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->index = event->index != 0 ? event->index : m->index;
         wait_for_others(m);
@@ -258,14 +291,19 @@ static void on_over_read(struct mu_classic *m, const struct mu_classic_event *ev
     wait_for_others(m);
 }
 
-/* Those whose keep-alive has gone since. A worker of ours may have failed because one of them was lost. */
+/* Those whose keep-alive has gone since. A worker of ours may have failed because one of them was lost. But if ours has
+ * gone as well, the server was away for too long, or has lost everything: that says nothing of the others. */
 static void on_over_list(struct mu_classic *m, const struct mu_classic_event *event)
 {
     bool *missing;
-    size_t count = 0;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_failed(m, event, MU_CLASSIC_IN_OVER_READ);
+        return;
+    }
+    if (mu_classic_counts_anew(m, event)) {
+        disown_key(m);
+        mu_classic_go(m, MU_CLASSIC_IN_OVER_READ); /* as of when to watch */
         return;
     }
     missing = calloc(m->world.count, sizeof *missing);
@@ -274,40 +312,15 @@ static void on_over_list(struct mu_classic *m, const struct mu_classic_event *ev
         return;
     }
     find_missing(m, event, missing);
-    for (size_t i = 0; m->now_ms >= m->judge_ms && i < m->world.count; i++) {
-        if (missing[i] && !m->lost[i] && i != (size_t)m->world.rank)
-            m->ranks[count++] = i;
-        m->lost[i] |= missing[i];
-    }
+    if (missing[m->world.rank] || !m->key_written)
+        disown_key(m);
+    else
+        judge_peers(m, missing);
     free(missing);
-    if (count > 0)
-        tell_lost(m, count);
     mu_classic_go(m, MU_CLASSIC_IN_OVER_WATCH);
 }
 
 /* ---- Its members ---- */
-
-static void judge_peers(struct mu_classic *m, const bool *missing)
-{
-    size_t me = (size_t)m->world.rank, count = 0;
-    bool news = false;
-
-    m->recheck_ms = NEVER;
-    for (size_t i = 0; i < m->world.count; i++) {
-        if (i == me || !missing[i])
-            continue;
-        news |= !m->lost[i];
-        m->ranks[count++] = i;
-    }
-    if (news && m->now_ms < m->judge_ms) {
-        m->recheck_ms = m->judge_ms;
-    } else if (news) {
-        for (size_t i = 0; i < count; i++)
-            m->lost[m->ranks[i]] = true;
-        tell_lost(m, count);
-    }
-    mu_classic_go(m, missing[me] ? MU_CLASSIC_IN_MEMBER_KEY : MU_CLASSIC_IN_MEMBER_WATCH);
-}
 
 static void on_member_list(struct mu_classic *m, const struct mu_classic_event *event)
 {
@@ -327,10 +340,12 @@ static void on_member_list(struct mu_classic *m, const struct mu_classic_event *
         return;
     }
     find_missing(m, event, missing);
-    if (m->over)
+    if (m->over) {
         group_over(m, missing);
-    else
+    } else {
         judge_peers(m, missing);
+        mu_classic_go(m, missing[m->world.rank] ? MU_CLASSIC_IN_MEMBER_KEY : MU_CLASSIC_IN_MEMBER_WATCH);
+    }
     m->lapsed &= m->over;
     free(missing);
 }
@@ -424,8 +439,7 @@ void mu_classic_on_rank_lease(struct mu_classic *m, const struct mu_classic_even
     if (event->code == 0)
         m->renewed_ms = m->now_ms;
     if (event->code == MU_CLASSIC_CODE_NOT_FOUND && is_over(m->state)) {
-        mu_classic_stop_rank_lease(m);
-        m->key_written = false; /* what will be there may be another's */
+        disown_key(m);
     } else if (event->code == MU_CLASSIC_CODE_NOT_FOUND) {
         m->lapsed = true;
         m->keep_alive = KEEP_PUT_BACK;

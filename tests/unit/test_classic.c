@@ -21,6 +21,7 @@
     "{\"status\": \"final\", \"version\": \"1\", \"participants\": [" list "], \"keep_alives\": [" keys                \
     "], \"num_workers_waiting\": " waiting "}"
 #define PAIR_1(waiting) FINAL_1("0, 1", KEY("0") ", " KEY("1"), waiting)
+#define TRIO_1 FINAL_1("0, 1, 2", KEY("0") ", " KEY("1") ", " KEY("2"), "0")
 #define IN_2(list) "{\"status\": \"joinable\", \"version\": \"2\", \"participants\": [" list "]}"
 #define FROZEN_2(list) "{\"status\": \"frozen\", \"version\": \"2\", \"participants\": [" list "], \"keep_alives\": []}"
 #define FINAL_2                                                                                                        \
@@ -37,6 +38,7 @@ struct scene {
     uint64_t now_ms, main_id, job_id, rank_id, close_id, look_id, notice_id;
     bool shows_self;                 /* else the write of "self" is answered at once, and not told */
     bool once;                       /* the last request of all */
+    uint64_t timeout_ms;             /* its, as well */
     struct mu_classic_notice notice; /* the last that was written or deleted */
     char trace[8192];
     size_t used;
@@ -141,6 +143,7 @@ static void note_request(struct scene *s, const struct mu_classic_request *reque
     bool is_notice = strncmp(short_key(request->key), "notice", 6) == 0;
 
     s->once = request->once;
+    s->timeout_ms = request->timeout_ms;
     note(s, "%s %s", kinds[request->kind], short_key(request->key));
     if (is_notice) {
         struct mu_slice value = request->has_value ? request->value : request->prev_value;
@@ -439,6 +442,23 @@ static struct scene *watching(bool ours)
 
     SAYS(gets(s, PAIR_1("0"), 22), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", "kv", NULL), "WATCH rdzv all from 23");
+    return s;
+}
+
+/* The same in a group of three, as rank 2. */
+static struct scene *watching_two_others(void)
+{
+    struct scene *s = looking(3, 3);
+
+    (void)gets(s, IN_1("0, 1"), 14);
+    for (uint64_t index = 15; index <= 18; index++)
+        (void)done(s, index);
+    (void)doc_changes(s, 20);
+    SAYS(gets(s, TRIO_1, 20), "PUT v_1/kv dir new");
+    SAYS(done(s, 21), "GET mark v_1");
+    SAYS(lists(s, ROOT "/muster/v_1", 22, "rank_0", "rank_1", "rank_2", NULL), "joined; GET av");
+    SAYS(gets(s, TRIO_1, 22), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 22, "rank_0", "rank_1", "rank_2", NULL), "WATCH rdzv all from 23");
     return s;
 }
 
@@ -1603,12 +1623,147 @@ static void who_is_stopping_hears_whose_keep_alive_ends(void **state)
     SAYS(code_for(s, s->rank_id, 0, false), "");
     SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
     SAYS(code_for(s, s->rank_id, 0, false), "");
-    (void)passes(s, MU_CLASSIC_GRACE_MS - 10000);
-    SAYS(doc_changes(s, 26), "GET av");
+    SAYS(passes(s, MU_CLASSIC_GRACE_MS - 10000), "cancel; GET av");
     SAYS(gets(s, IN_2("0"), 26), "GET v_1");
     SAYS(lists(s, ROOT "/rdzv/v_1", 26, "rank_1", NULL), "lost 0; WATCH av from 27");
     SAYS(doc_changes(s, 27), "GET av");
     SAYS(gets(s, IN_2("0"), 27), "WATCH av from 28"); /* nobody is left */
+    end(s);
+}
+
+/* Also when nothing happens any more: at the end of the grace it is looked again. */
+static void who_is_stopping_judges_at_the_end_of_the_grace(void **state)
+{
+    for (int by_time = 0; by_time < 2; by_time++) {
+        struct scene *s = over(true);
+
+        (void)state;
+        SAYS(code(s, MUSTER_ELOST), "backend_down");
+        SAYS(wakes(s), "GET av");
+        SAYS(gets(s, IN_2("0"), 25), "backend_up; GET v_1");
+        SAYS(lists(s, ROOT "/rdzv/v_1", 25, "rank_1", NULL), "WATCH rdzv all from 26");
+        assert_int_equal(s->timeout_ms, MU_CLASSIC_GRACE_MS);
+        for (int i = 0; i < 2; i++) {
+            SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+            SAYS(code_for(s, s->rank_id, 0, false), "");
+        }
+        s->now_ms += MU_CLASSIC_GRACE_MS - 10000;
+        if (by_time)
+            SAYS(asked(s, MU_CLASSIC_ON_TIME), "cancel; GET av");
+        else
+            SAYS(code(s, MUSTER_ETIMEOUT), "GET av");
+        SAYS(gets(s, IN_2("0"), 25), "GET v_1");
+        SAYS(lists(s, ROOT "/rdzv/v_1", 25, "rank_1", NULL), "lost 0; WATCH av from 26");
+        assert_true(s->timeout_ms > MU_CLASSIC_GRACE_MS); /* there is nothing left to judge */
+        end(s);
+    }
+}
+
+/* A second look that was due while it was a member is not taken. */
+static void who_is_stopping_drops_the_second_look_of_a_member(void **state)
+{
+    struct scene *s = back_after_an_outage();
+
+    (void)state;
+    (void)gets(s, PAIR_1("0"), 23);
+    (void)gets(s, "me_1_2", 23);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_1", NULL), "WATCH rdzv all from 24");
+    assert_int_equal(s->timeout_ms, MU_CLASSIC_GRACE_MS);
+    (void)doc_changes(s, 24);
+    (void)gets(s, IN_2("0"), 24);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "lost 0; WATCH av from 25");
+    assert_true(s->timeout_ms > MU_CLASSIC_GRACE_MS);
+    end(s);
+}
+
+static void who_is_stopping_is_told_all_that_are_lost(void **state)
+{
+    struct scene *s = watching_two_others();
+
+    (void)state;
+    (void)doc_changes(s, 23);
+    (void)code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 23);
+    (void)gets(s, "me_1_2", 23);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 23, "rank_0", "rank_1", "rank_2", NULL), "lost 0; WATCH rdzv all from 24");
+    (void)fires(s, ROOT "/rdzv/v_1/rank_1", 24);
+    (void)code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 24);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_0", "rank_2", NULL), "lost 1; WATCH rdzv all from 25");
+    (void)doc_changes(s, 25);
+    (void)gets(s, IN_2("0"), 25);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 25, "rank_0", "rank_2", NULL), "WATCH rdzv all from 26");
+    (void)fires(s, ROOT "/rdzv/v_1/rank_0", 26);
+    (void)gets(s, IN_2("0"), 26);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 26, "rank_2", NULL), "lost 0 1; WATCH av from 27");
+    end(s);
+}
+
+/* If our own keep-alive is not there, nothing is known of the others: all have ended while the server was away. */
+static void who_is_stopping_without_its_keep_alive_judges_nobody(void **state)
+{
+    for (int found = 0; found < 2; found++) {
+        struct scene *s = over(true);
+
+        (void)state;
+        SAYS(fires(s, ROOT "/rdzv/v_1/rank_0", 24), "GET av");
+        SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 24), "GET v_1");
+        if (found)
+            SAYS(lists(s, ROOT "/rdzv/v_1", 24, "kv", NULL), "WATCH av from 25");
+        else
+            SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 24), "WATCH av from 25");
+        SAYS(passes(s, 30000), ""); /* what will be there may be another's */
+        SAYS(asked(s, MU_CLASSIC_ON_JOIN), "cancel; GET av");
+        end(s);
+    }
+}
+
+/* It is found to have ended while the others' are being listed. */
+static void who_is_stopping_and_loses_its_keep_alive_meanwhile_judges_nobody(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    (void)fires(s, ROOT "/rdzv/v_1/rank_0", 24);
+    SAYS(gets(s, IN_2("0"), 24), "GET v_1");
+    SAYS(passes(s, 5000), "PUT v_1/rank_1 refresh ttl 10");
+    SAYS(code_for(s, s->rank_id, MU_CLASSIC_CODE_NOT_FOUND, false), "");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 24, "rank_1", NULL), "WATCH av from 25");
+    end(s);
+}
+
+/* Keep-alives of our group's number are another's. */
+static void who_is_stopping_where_everything_was_lost_judges_nobody(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    (void)fires(s, ROOT "/rdzv/v_1/rank_0", 24);
+    SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 3), "WATCH av from 4");
+    end(s);
+
+    s = over(true);
+    (void)fires(s, ROOT "/rdzv/v_1/rank_0", 24);
+    SAYS(gets(s, IN_1("0, 1"), 9), "WATCH av from 10");
+    SAYS(passes(s, 30000), "");
+    end(s);
+
+    s = over(true);
+    (void)fires(s, ROOT "/rdzv/v_1/rank_0", 24);
+    (void)gets(s, IN_2("0"), 24);
+    SAYS(lists(s, ROOT "/rdzv/v_1", 9, "rank_1", NULL), "GET av"); /* a watch from 25 on would see nothing */
+    SAYS(code_at(s, s->main_id, MU_CLASSIC_CODE_NOT_FOUND, 30), "WATCH av from 31");
+    end(s);
+}
+
+/* A server without a majority may lag behind the one that was asked before. */
+static void who_is_stopping_takes_no_refusal_for_a_loss(void **state)
+{
+    struct scene *s = over(true);
+
+    (void)state;
+    (void)fires(s, ROOT "/rdzv/v_1/rank_0", 24);
+    SAYS(code_at(s, s->main_id, 300, 3), "backend_down");
+    SAYS(wakes(s), "GET av");
+    SAYS(gets(s, IN_2("0"), 24), "backend_up; GET v_1");
     end(s);
 }
 
@@ -2914,6 +3069,13 @@ int main(void)
         cmocka_unit_test(who_joins_anew_says_again_that_it_is_here),
         cmocka_unit_test(who_is_stopping_does_not_renew_another_s_keep_alive),
         cmocka_unit_test(who_is_stopping_hears_whose_keep_alive_ends),
+        cmocka_unit_test(who_is_stopping_judges_at_the_end_of_the_grace),
+        cmocka_unit_test(who_is_stopping_drops_the_second_look_of_a_member),
+        cmocka_unit_test(who_is_stopping_is_told_all_that_are_lost),
+        cmocka_unit_test(who_is_stopping_without_its_keep_alive_judges_nobody),
+        cmocka_unit_test(who_is_stopping_and_loses_its_keep_alive_meanwhile_judges_nobody),
+        cmocka_unit_test(who_is_stopping_where_everything_was_lost_judges_nobody),
+        cmocka_unit_test(who_is_stopping_takes_no_refusal_for_a_loss),
         cmocka_unit_test(who_is_stopping_when_the_others_go_on_is_removed),
         cmocka_unit_test(who_is_stopping_does_not_put_its_keep_alive_back),
         cmocka_unit_test(who_is_stopping_hears_that_the_job_is_closed),
