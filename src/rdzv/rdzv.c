@@ -190,16 +190,24 @@ void mu_rdzv_answer_look(struct mu_rdzv *r)
         return;
     r->looking = false;
     news = tell(r, MU_PART_TELL_LOOKED);
-    news->round = mu_rdzv_doc_exists(r) ? r->doc.round : -1;
+    news->round = -1;
+    if (r->error.code != 0) {
+        news->error = &r->error;
+        return;
+    }
+    if (mu_rdzv_doc_exists(r))
+        news->round = r->sights.doc.round;
     news->count = (int64_t)r->doc.waiting;
-    news->closed = r->doc.closed;
-    news->error = r->error.code != 0 ? &r->error : NULL;
+    news->closed = r->sights.doc.closed;
 }
 
 static void on_look(struct mu_rdzv *r)
 {
+    bool is_known = r->copy != COPY_NONE && !is_away(r) && r->now_ms - r->sights.seen_ms < MU_RDZV_POLL_MS;
+
     r->looking = true;
-    if (r->copy != COPY_NONE && !is_away(r) && r->now_ms - r->sights.seen_ms < MU_RDZV_POLL_MS) {
+    /* While it writes, our copy is what is to be in the store; a write that was given up has left it so. */
+    if (is_known && !is_writing(r) && mu_rdzv_refresh_view(r) == 0) {
         r->error = (struct muster_error){ 0 };
         mu_rdzv_answer_look(r);
     } else {

@@ -101,6 +101,25 @@ static void say_doc(struct scene *s, const char *text)
     mu_doc_done(&doc);
 }
 
+/* "looked 2, 1 waits, closed", or why not. */
+static void say_looked(struct scene *s, const struct mu_part_news *news)
+{
+    if (news->error != NULL) {
+        say_word(&s->trace, " %s", muster_error_name(news->error->code));
+        assert_int_equal(news->round, -1);
+        assert_int_equal(news->count, 0);
+        assert_false(news->closed);
+    } else if (news->round >= 0) {
+        say_word(&s->trace, " %d", (int)news->round);
+    } else {
+        say_word(&s->trace, " nothing");
+    }
+    if (news->count > 0)
+        say_word(&s->trace, ", %d %s", (int)news->count, news->count == 1 ? "waits" : "wait");
+    if (news->closed)
+        say_word(&s->trace, ", closed");
+}
+
 static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
 {
     const struct mu_rdzv_world *world = mu_rdzv_world(s->r);
@@ -126,8 +145,7 @@ static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
                  muster_error_name(mu_rdzv_error(s->r)->code));
         break;
     case MU_PART_TELL_LOOKED:
-        if (mu_rdzv_error(s->r)->code != 0)
-            say_word(&s->trace, " %s", muster_error_name(mu_rdzv_error(s->r)->code));
+        say_looked(s, &effect->news);
         break;
     case MU_PART_TELL_CLOSED:
         if (s->shows_records && effect->news.asked == MU_PART_ON_CLOSE)
@@ -2607,13 +2625,13 @@ static void only_a_member_puts_it_back(void **unused)
 
     (void)unused;
     be_member(s, "3 complete a=0@ b=1@");
-    T(ask(s, MU_RDZV_LOOK), "looked");
+    T(ask(s, MU_RDZV_LOOK), "looked 3");
     assert_true(mu_rdzv_doc_exists(s->r));
     T(ask(s, MU_RDZV_LEAVE), "read");
     T(state(s, NULL), "left");
     s->now_ms += 2000;
     T(ask(s, MU_RDZV_LOOK), "read");
-    T(state(s, NULL), "looked");
+    T(state(s, NULL), "looked nothing");
     assert_false(mu_rdzv_doc_exists(s->r));
     assert_int_equal(mu_rdzv_doc(s->r)->participants, 0);
     T(ask(s, MU_RDZV_JOIN), "read");
@@ -2953,16 +2971,16 @@ static void a_look_is_at_most_a_second_old(void **unused)
 
     (void)unused;
     T(ask(s, MU_RDZV_LOOK), "read");
-    T(state(s, "2 complete b=0@ c=1@ w~@"), "looked");
+    T(state(s, "2 complete b=0@ c=1@ w~@"), "looked 2, 1 waits");
     assert_int_equal(mu_rdzv_doc(s->r)->waiting, 1);
     s->now_ms += 999;
-    T(ask(s, MU_RDZV_LOOK), "looked");
+    T(ask(s, MU_RDZV_LOOK), "looked 2, 1 waits");
     s->now_ms += 1;
     T(ask(s, MU_RDZV_LOOK), "read");
     T(fails(s), "looked ERDZV_CONNECTION");
     T(ask(s, MU_RDZV_LOOK), "");
     T(wake(s), "read");
-    T(state(s, NULL), "looked");
+    T(state(s, NULL), "looked nothing");
     assert_int_equal(mu_rdzv_doc(s->r)->count, 0);
     assert_true(mu_rdzv_deadline_ms(s->r) == UINT64_MAX);
 }
@@ -2974,7 +2992,41 @@ static void a_look_beside_a_join_sees_what_the_join_sees(void **unused)
     (void)unused;
     T(ask(s, MU_RDZV_JOIN), "read");
     T(ask(s, MU_RDZV_LOOK), "");
-    T(state(s, "0"), "looked; write 0 a=0");
+    T(state(s, "0"), "looked 0; write 0 a=0");
+    T(ask(s, MU_RDZV_STOP), "left");
+    T(ask(s, MU_RDZV_LOOK), "looked 0"); /* the write may not have taken place */
+
+    s = START(2, 4, PLAIN);
+    T(ask(s, MU_RDZV_JOIN), "read");
+    T(ask(s, MU_RDZV_LOOK), "");
+    T(state(s, "2 complete b=0@ c=1@ d=2@ w~@"), "looked 2, 1 waits; write 2 complete b=0 c=1 d=2 w~ a~");
+    T(ask(s, MU_RDZV_LOOK), "");
+    T(written(s), "looked 2, 2 wait; read");
+    T(ask(s, MU_RDZV_LOOK), "looked 2, 2 wait");
+}
+
+/* What is still to be written was never in the store. */
+static void a_look_while_a_write_is_under_way_waits_for_its_end(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_CLOSE), "read");
+    T(state(s, "1 complete b=0@ c=1@"), "write 1 complete closed b=0 c=1");
+    T(ask(s, MU_RDZV_LOOK), "");
+    T(written(s), "looked 1, closed; closed");
+
+    s = START(2, 3, PLAIN);
+    T(ask(s, MU_RDZV_CLOSE), "read");
+    T(state(s, "1 complete b=0@ c=1@"), "write 1 complete closed b=0 c=1");
+    T(ask(s, MU_RDZV_LOOK), "");
+    T(lost(s, "1 complete b=0@ c=1@ w~@"), "looked 1, 1 waits; read");
+
+    s = START(2, 3, PLAIN);
+    T(ask(s, MU_RDZV_CLOSE), "read");
+    T(state(s, "1 complete b=0@ c=1@"), "write 1 complete closed b=0 c=1");
+    T(ask(s, MU_RDZV_LOOK), "");
+    T(fails(s), "looked ERDZV_CONNECTION");
 }
 
 /* ---- Closing ---- */
@@ -3719,6 +3771,7 @@ int main(void)
         SCENE(a_join_is_told_that_the_store_refuses_by_now),
         SCENE(a_look_is_at_most_a_second_old),
         SCENE(a_look_beside_a_join_sees_what_the_join_sees),
+        cmocka_unit_test(a_look_while_a_write_is_under_way_waits_for_its_end),
         SCENE(a_close_alone_is_one_write),
         SCENE(a_close_beside_membership_is_told_once),
         SCENE(a_close_beside_a_join_ends_it),
