@@ -166,14 +166,6 @@ static void view_submit(struct mu_kv *kv, struct mu_kv_request *request)
     mu_later_push(&view->later, &request->link);
 }
 
-static void on_view_closed(void *ctx)
-{
-    struct view *view = ctx;
-
-    view->kv.on_closed(&view->kv, view->kv.closed_ctx);
-    free(view);
-}
-
 static void view_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct view *view = (struct view *)kv;
@@ -182,10 +174,17 @@ static void view_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
     mu_list_remove(&view->link);
     view->b = NULL;
     mu_kv_begin_close(kv, closed, ctx);
-    mu_later_close(&view->later, on_view_closed, view);
+    mu_later_close(&view->later, mu_kv_part_closed, view);
 }
 
-static const struct mu_kv_ops view_ops = { .name = "blocking", .submit = view_submit, .close = view_close };
+static void view_free(struct mu_kv *kv)
+{
+    free(kv);
+}
+
+static const struct mu_kv_ops view_ops = {
+    .name = "blocking", .submit = view_submit, .close = view_close, .free = view_free
+};
 
 static bool has_kv(const struct muster_handler *handler)
 {
@@ -200,6 +199,7 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
     if (view == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the store of a round");
     view->kv.ops = &view_ops;
+    view->kv.parts = 1; /* `later` */
     view->b = b;
     mu_later_open(&view->later, b->loop, mu_kv_tell);
     mu_kv_lane_init(&view->lane, b->thread, &view->later);

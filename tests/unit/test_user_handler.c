@@ -1,6 +1,7 @@
 /* Which call of a blocking handler comes next: a scene is a list of what happens, and what comes of each. */
 #include "handler/user_handler.h"
 #include "handler/user_handler_uv.h"
+#include "kv/kv.h"
 #include "pure.h"
 
 #include <pthread.h>
@@ -646,6 +647,32 @@ static void without_threads_there_are_no_calls(void **state)
     (void)pthread_attr_destroy(&huge);
 }
 
+static void count_up(void *ctx)
+{
+    ++*(int *)ctx;
+}
+
+static void nobody_has_to_wait_for_a_closed_view_of_the_store(void **state)
+{
+    static const struct muster_rdzv_ops ops = { .size = sizeof ops, .get_backend = say_name, .get_run_id = say_name };
+    struct muster_rdzv rdzv = { .ops = &ops };
+    const struct mu_driving driving = MU_DRIVING_DEFAULT;
+    struct muster_handler *handler = NULL;
+    struct mu_kv *kv = NULL;
+    uv_loop_t loop;
+    int freed = 0;
+
+    (void)state;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(mu_user_handler_start(&loop, &rdzv, false, &driving, NULL, ignore, NULL, &handler, NULL), 0);
+    assert_int_equal(mu_handler_ops(handler)->open_kv(handler, &kv, NULL), 0);
+    kv->ops->close(kv, NULL, NULL);
+    handler->ops->free(handler, count_up, &freed);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_int_equal(freed, 1);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
 /* ---- A handler on a loop ---- */
 
 enum { ROUNDS = 50, YIELDS = 200 };
@@ -872,6 +899,7 @@ int main(void)
         cmocka_unit_test(a_place_in_the_world_is_checked),
         cmocka_unit_test(an_address_is_put_into_the_store_if_the_handler_gave_none),
         cmocka_unit_test(without_threads_there_are_no_calls),
+        cmocka_unit_test(nobody_has_to_wait_for_a_closed_view_of_the_store),
         cmocka_unit_test(a_round_that_nobody_wants_any_more_is_not_used),
         cmocka_unit_test(a_leave_and_a_free_inside_of_a_tell_end_it),
         cmocka_unit_test(a_warning_says_what_happens_next),
