@@ -300,10 +300,7 @@ static void pass_time(struct mu_completion *f)
                        "this node's workers have succeeded; the other nodes were not done in time");
         mu_completion_end_as(f, MU_COMPLETION_END_TIMEOUT);
     } else if (f->now_ms >= f->deadline_ms) {
-        (void)snprintf(f->warning, sizeof f->warning, "the job's end: %s was not done within %d s",
-                       mu_completion_state_text(f->state), MU_COMPLETION_CLOSE_MS / 1000);
-        mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->warning;
-        mu_completion_end_written(f);
+        mu_completion_end_late(f);
     } else if (f->now_ms >= f->look_again_ms || f->now_ms >= f->scan_ms) {
         look_again(f);
     }

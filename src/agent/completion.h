@@ -28,7 +28,7 @@
  *   a key for each.)
  * - A verdict once written stays. Before a success is written, the budget is read: a later round there means that this
  *   node was removed and does not know it yet. With a PyTorch member, where no budget is kept, the same holds for the
- *   verdict of a later round.
+ *   verdict of a later round. Whoever keeps writing other verdicts there does not keep the job open.
  * - A done agent ends alone if the store refuses connections for MU_COMPLETION_REFUSED_MS, or is silent for
  *   MU_COMPLETION_SILENT_MS. If all are done, or only PyTorch nodes are missing, and the store's process is gone, there
  *   is nothing to close and nobody to wait for.
@@ -68,6 +68,7 @@
 #define MU_COMPLETION_FIN_MS 10000      /* of 1.13's rank 0, for all to have seen that all are done */
 #define MU_COMPLETION_CLOSE_MS 30000    /* for verdict and close */
 #define MU_COMPLETION_REMOVED_MS 15000  /* ... of which for a member to hear that it was removed */
+#define MU_COMPLETION_LAST_MS 10000     /* ... and after that, to write the verdict and to close */
 #define MU_COMPLETION_BARRIER_MS 300000 /* of PyTorch; where we know nothing of the members */
 
 /* ---- Events ---- */

@@ -27,6 +27,7 @@
 #define LOOK_AGAIN "look"        /* ... or: set your marks again, one of them was overwritten or deleted */
 #define GONE_ON "this node's workers have succeeded; the other nodes go on without it"
 enum { MARK_MS = MU_ASK_TIMEOUT_MS }; /* a mark is written, however short the wait may be */
+enum { ASLEEP_MS = 1000 };            /* late by so much: this process was paused */
 enum { TEXT_MAX = 1024, WHO_SHOWN_MAX = 400, CLEARED_MAX = 8 };
 enum { SPARE_SLOTS = 6, BARRIER_SPARE_SLOTS = 11 }; /* that are left to others by what is asked in a window */
 
@@ -150,6 +151,7 @@ void mu_completion_end_all_done(struct mu_completion *f);
 void mu_completion_end_behind(struct mu_completion *f);
 void mu_completion_end_over(struct mu_completion *f, const char *text);
 void mu_completion_end_written(struct mu_completion *f); /* the verdict, and all that follows it */
+void mu_completion_end_late(struct mu_completion *f);    /* the time for them is up */
 void mu_completion_let_go(struct mu_completion *f);
 void mu_completion_probe(struct mu_completion *f);
 /* `cause`: for people. */

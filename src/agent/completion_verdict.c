@@ -217,11 +217,15 @@ void mu_completion_be_outdated(struct mu_completion *f)
         mu_completion_end_as(f, MU_COMPLETION_END_OUTDATED);
 }
 
+/* May begin anew, but leaves the time that the verdict and the close need. */
 void mu_completion_await_removal(struct mu_completion *f)
 {
+    uint64_t last_ms = f->deadline_ms - MU_COMPLETION_LAST_MS;
+    uint64_t wait_ms = mu_sooner_ms(f->loss_ms, MU_COMPLETION_REMOVED_MS);
+
     mu_asks_drop_what(&f->asks, BUDGET_AGAIN);
     mu_asks_drop_what(&f->asks, VERDICT_AGAIN);
-    f->removed_by_ms = f->now_ms + (f->loss_ms < MU_COMPLETION_REMOVED_MS ? f->loss_ms : MU_COMPLETION_REMOVED_MS);
+    f->removed_by_ms = f->now_ms >= last_ms ? f->now_ms : mu_sooner_ms(f->now_ms + wait_ms, last_ms);
 }
 
 /* A job that could not be closed must not go on: a spare that makes the next round finds that no restart is left.
@@ -262,6 +266,7 @@ void mu_completion_take_budget(struct mu_completion *f, const struct mu_ask_slot
  * socket: what the rendezvous has asked is answered before this look. */
 void mu_completion_look_again_at_round(struct mu_completion *f)
 {
+    f->deadline_ms += f->now_ms - f->removed_by_ms; /* such a pause does not count */
     f->removed_by_ms = UINT64_MAX;
     if (mu_completion_is_private(f))
         look_at_budget(f, BUDGET_AGAIN);
@@ -312,6 +317,17 @@ void mu_completion_take_verdict_again(struct mu_completion *f, const struct mu_a
         replace_verdict(f);
 }
 
+/* Of a verdict in that key, which is of a later round than ours. */
+static void await_news_of(struct mu_completion *f, const char *key)
+{
+    (void)snprintf(f->warning, sizeof f->warning,
+                   "'%.600s' has the verdict of round %" PRId64 ", and ours is %" PRId64
+                   ": waiting to hear whether the job has gone on without this node",
+                   key, f->verdict.round, f->start.round);
+    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->warning;
+    mu_completion_await_removal(f);
+}
+
 /* There is a verdict: ours, or that of somebody who came before. What is none is replaced by ours. */
 void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
                                    const struct mu_answer *answer)
@@ -329,11 +345,30 @@ void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_
         else if (mu_completion_is_private(f))
             look_at_budget(f, RIVAL_LOOK);
         else
-            mu_completion_await_removal(f);
+            await_news_of(f, slot->key);
     } else {
         f->has_verdict = true;
         close_job(f);
     }
+}
+
+/* Verdict and close have taken too long. Where somebody writes other verdicts all the time, the job is closed without
+ * one. But if it was the store or a pause of our own that took the time, the job may have gone on without us. */
+void mu_completion_end_late(struct mu_completion *f)
+{
+    bool is_disturbed = f->state == MU_COMPLETION_VERDICT && f->replaced.len > 0 &&
+                        !mu_asks_has(&f->asks, BUDGET_LOOK) && f->now_ms - f->deadline_ms < ASLEEP_MS;
+
+    (void)snprintf(f->warning, sizeof f->warning, "the job's end: %s was not done within %d s",
+                   mu_completion_state_text(f->state), MU_COMPLETION_CLOSE_MS / 1000);
+    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->warning;
+    if (!is_disturbed) {
+        mu_completion_end_written(f);
+        return;
+    }
+    mu_asks_drop(&f->asks);
+    f->deadline_ms = f->now_ms + MU_COMPLETION_LAST_MS;
+    close_job(f);
 }
 
 void mu_completion_on_closed(struct mu_completion *f)

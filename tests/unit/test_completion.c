@@ -765,7 +765,7 @@ static void a_round_in_the_budget_is_not_disproved_by_silence(void **state)
     (void)simple(s, MU_COMPLETION_ON_BACKEND_DOWN);
     assert_string_equal(pass(s, T0 + MU_COMPLETION_REMOVED_MS), LOOK);
     assert_string_equal(simple(s, MU_COMPLETION_ON_BACKEND_UP), "");
-    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_CLOSE_MS);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_CLOSE_MS - MU_COMPLETION_LAST_MS);
     s->now_ms = T0;
     (void)start(s, ours(2));
     (void)fail_job(s);
@@ -806,6 +806,10 @@ static void a_verdict_of_a_later_round_is_believed_if_the_budget_knows_that_roun
     }
 }
 
+#define LATER(round)                                                                                                   \
+    "warn: 'muster.job/verdict' has the verdict of round " round                                                       \
+    ", and ours is 3: waiting to hear whether the job has gone on without this node"
+
 /* Where PyTorch's members are in the round no budget is kept: only the rendezvous can say that the job has gone on. */
 static void a_verdict_of_a_later_round_is_replaced_if_no_removal_follows(void **state)
 {
@@ -816,7 +820,7 @@ static void a_verdict_of_a_later_round_is_replaced_if_no_removal_follows(void **
         s->now_ms = T0;
         (void)start(s, mixed(2));
         assert_non_null(strstr(fail_job(s), "compare and set muster.job/verdict={"));
-        assert_string_equal(value(s, FORGED(4, "00000000000000cd", 7)), "");
+        assert_string_equal(value(s, FORGED(4, "00000000000000cd", 7)), LATER("4"));
         assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_REMOVED_MS);
         if (heard == REMOVED) {
             assert_string_equal(simple(s, MU_COMPLETION_ON_REMOVED), "end outdated: exit code 3");
@@ -834,6 +838,63 @@ static void a_verdict_of_a_later_round_is_replaced_if_no_removal_follows(void **
             assert_non_null(
                 strstr(s->trace, "replacing it, compare and set muster.job/verdict={\"verdict\": \"failed\""));
     }
+}
+
+/* However often the wait for it begins anew, time is left to write the verdict and to close. */
+static void verdicts_of_later_rounds_do_not_keep_a_job_from_being_closed(void **state)
+{
+    enum { LAST = MU_COMPLETION_CLOSE_MS - MU_COMPLETION_LAST_MS };
+    struct scene *s = *state;
+
+    (void)start(s, mixed(2)); /* the store was away for a moment */
+    (void)fail_job(s);
+    (void)value(s, FORGED(4, "00000000000000cd", 7));
+    (void)pass(s, T0 + MU_COMPLETION_REMOVED_MS - 1);
+    assert_string_equal(simple(s, MU_COMPLETION_ON_BACKEND_UP), "");
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + LAST);
+    assert_string_equal(pass(s, T0 + LAST), "compare and set muster.job/verdict=?");
+    assert_non_null(strstr(value(s, FORGED(4, "00000000000000cd", 7)), "compare and set muster.job/verdict={"));
+    assert_string_equal(value(s, FORGED(5, "00000000000000cd", 7)), /* there is another one: no more time for it */
+                        LATER("5") ", compare and set muster.job/verdict=?");
+    (void)value(s, FORGED(5, "00000000000000cd", 7));
+    assert_string_equal(value(s, "?"), "close");
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "end failed: exit code 3");
+
+    s->now_ms = T0;
+    (void)start(s, mixed(2)); /* another one whenever ours is to be written */
+    (void)fail_job(s);
+    (void)value(s, FORGED(4, "00000000000000cd", 7));
+    (void)pass(s, T0 + MU_COMPLETION_REMOVED_MS);
+    (void)value(s, FORGED(4, "00000000000000cd", 7));
+    assert_string_equal(pass(s, T0 + MU_COMPLETION_CLOSE_MS),
+                        "warn: the job's end: verdict was not done within 30 s, close");
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + MU_COMPLETION_CLOSE_MS + MU_COMPLETION_LAST_MS);
+    assert_string_equal(value(s, "?"), ""); /* too late */
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "end unsaid: exit code 3");
+}
+
+/* After a pause of our own, the job may be that of others: it is asked once more, and there is time for the answer. */
+static void a_node_that_slept_closes_no_job_that_has_gone_on(void **state)
+{
+    struct scene *s = *state;
+    uint64_t late_ms = T0 + 2 * MU_COMPLETION_CLOSE_MS;
+
+    (void)start(s, mixed(2));
+    (void)fail_job(s);
+    (void)value(s, FORGED(4, "00000000000000cd", 7));
+    assert_string_equal(pass(s, late_ms), "compare and set muster.job/verdict=?");
+    assert_string_equal(pass(s, late_ms + 1), "");
+    (void)simple(s, MU_COMPLETION_ON_REMOVED);
+    assert_string_equal(value(s, FORGED(4, "00000000000000cd", 7)), "end outdated: exit code 3");
+
+    s->now_ms = T0;
+    (void)start(s, mixed(2)); /* while it is written */
+    (void)fail_job(s);
+    (void)value(s, FORGED(4, "00000000000000cd", 7));
+    (void)pass(s, T0 + MU_COMPLETION_REMOVED_MS);
+    (void)value(s, FORGED(4, "00000000000000cd", 7));
+    assert_string_equal(pass(s, late_ms),
+                        "warn: the job's end: verdict was not done within 30 s, end unsaid: exit code 3");
 }
 
 static void a_closed_job_without_a_verdict_stops_nobody(void **state)
@@ -1862,6 +1923,8 @@ int main(void)
         SCENE(a_round_in_the_budget_is_not_disproved_by_silence),
         SCENE(a_verdict_of_a_later_round_is_believed_if_the_budget_knows_that_round),
         SCENE(a_verdict_of_a_later_round_is_replaced_if_no_removal_follows),
+        SCENE(verdicts_of_later_rounds_do_not_keep_a_job_from_being_closed),
+        SCENE(a_node_that_slept_closes_no_job_that_has_gone_on),
         SCENE(a_closed_job_without_a_verdict_stops_nobody),
         SCENE(losses_stop_nobody_in_a_closed_job_where_somebody_was_done),
         SCENE(losses_fail_a_closed_job_that_nobody_finished),
