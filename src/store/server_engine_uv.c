@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-#include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/random.h>
 
@@ -116,10 +116,13 @@ static int start_engine(struct mu_server *server, struct muster_error *reterr)
     config.node = engine->node;
     if (uv_os_gethostname(engine->node, &len) < 0)
         engine->node[0] = '\0';
-    if (getrandom(config.random, sizeof config.random, 0) != (ssize_t)sizeof config.random ||
-        mu_engine_host_init(&engine->host, &config) < 0) {
+    if (getrandom(config.random, sizeof config.random, 0) != (ssize_t)sizeof config.random) {
         free(engine);
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory, or no random numbers, for an engine");
+        return mu_fail_errno(reterr, errno, "get random bytes for an engine");
+    }
+    if (mu_engine_host_init(&engine->host, &config) < 0) {
+        free(engine);
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an engine");
     }
     engine->era = server->era;
     engine->era->users++;

@@ -284,3 +284,16 @@ class V3Keys(Keys):
             self.to_store("delete", key)
         else:
             self.write(path, None)
+
+
+def kept(etcd, directory):
+    """For a fixture: yields a function that makes a job of a back end, to start nodes in."""
+    made = []
+
+    def make(backend):
+        made.append(Job(backend, etcd, directory / f"job{len(made)}"))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.end()

@@ -32,16 +32,7 @@ def shared_etcd(tmp_path_factory):
 
 @pytest.fixture
 def jobs(shared_etcd, tmp_path):
-    """jobs("etcd") is a job to start nodes in, for the length of a test."""
-    made = []
-
-    def make(backend):
-        made.append(etcd_actors.Job(backend, shared_etcd, tmp_path / f"job{len(made)}"))
-        return made[-1]
-
-    yield make
-    for job in made:
-        job.end()
+    yield from etcd_actors.kept(shared_etcd, tmp_path)
 
 
 def lose(job, workers, kill, which, fails):

@@ -8,8 +8,9 @@ import signal
 
 import pytest
 
+import etcd_actors
 import etcd_servers
-from etcd_actors import BACKENDS, LIMIT, Job, Raw, restarts
+from etcd_actors import BACKENDS, LIMIT, Raw, restarts
 from rdzv_nodes import until
 
 GARBAGE = "garbage"
@@ -27,16 +28,7 @@ def shared_etcd(tmp_path_factory):
 
 @pytest.fixture
 def jobs(shared_etcd, tmp_path):
-    """jobs("etcd") is a job to start nodes in, for the length of a test."""
-    made = []
-
-    def make(backend):
-        made.append(Job(backend, shared_etcd, tmp_path / f"job{len(made)}"))
-        return made[-1]
-
-    yield make
-    for job in made:
-        job.end()
+    yield from etcd_actors.kept(shared_etcd, tmp_path)
 
 
 def no_fact(job):

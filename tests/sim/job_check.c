@@ -16,7 +16,7 @@
  *   E   an agent ends once, in bounded time after a signal; after the storm every job ends, all as one */
 #include "job_sim.h"
 
-#define UNSAID_US (30 * SECOND + 10 * SECOND) /* for as long the end is tried, and a margin */
+#define UNSAID_US (30 * SECOND + 10 * SECOND) /* how long the end of a job is tried, and a margin */
 
 struct round_seen { /* in which workers were started, or failed */
     unsigned incarnation;
