@@ -4,7 +4,7 @@
  *   grant LEASE                       revoke LEASE
  *   txn COMPARES THEN OTHERWISE       and then so many lines: absent KEY, create KEY N, mod KEY N;
  *                                     put KEY VALUE LEASE, delete KEY, prefix KEY
- *   range KEY                         prefix KEY
+ *   range KEY LIMIT                   prefix KEY LIMIT        no limit: 0
  *
  * `-` is an empty text. Revisions count from 0. What came of it is one line each, and then a dot: `done CODE HELD
  * REVISION`, keys (`key KEY VALUE CREATE MOD LEASE`), changes (`put ...` as a key, `delete KEY MOD`). */
@@ -138,7 +138,8 @@ static void transact(struct scene *s, const struct words *words)
 static void look_up(struct scene *s, const struct words *words, bool prefix)
 {
     struct mu_engine_found found;
-    enum mu_engine_code code = mu_engine_range(&s->peer, text_of(words->word[1]), prefix, &found);
+    enum mu_engine_code code = mu_engine_range(s->engine, &s->peer, text_of(words->word[1]), prefix,
+                                               (uint32_t)number_of(words->word[2]), &found);
 
     print_done(s, code, false);
     for (size_t i = 0; i < found.count; i++) {
@@ -146,6 +147,7 @@ static void look_up(struct scene *s, const struct words *words, bool prefix)
 
         print_kv("key", &kv);
     }
+    mu_engine_found_done(s->engine, &found);
 }
 
 static void carry_out(struct scene *s, const struct words *words)

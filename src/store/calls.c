@@ -95,13 +95,15 @@ static void describe(const struct mu_calls *calls, const struct mu_call *call, c
         (void)snprintf(text, DESCRIPTION_BYTES, "%s%s%s", mu_call_name(call->kind), at, calls->peer);
 }
 
-/* call->error has code and cause; the description of the call is put in front. */
+/* call->error has code and cause; the description of the call is put in front, unless there was no connection to make
+ * it on. */
 static void finish_failed(struct mu_calls *calls, struct mu_call *call)
 {
     char what[DESCRIPTION_BYTES];
 
     describe(calls, call, what);
-    (void)mu_wrap(&call->error, call->error.code, "%s", what);
+    if (calls->lost.code != MUSTER_ECONNECT)
+        (void)mu_wrap(&call->error, call->error.code, "%s", what);
     call->rc = call->error.code;
     muster_bytes_done(&call->bytes);
     muster_values_done(&call->found);

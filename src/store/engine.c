@@ -1,7 +1,9 @@
 /* The engine's jobs, peers and leases. See engine.h.
  *
  * A renewed lease only notes the time. Whoever is due is found by looking at all leases once the earliest of them may
- * be; healthy leases are renewed three times as often, so that happens about once in two thirds of their time. */
+ * be; healthy leases are renewed three times as often, so that happens about once in two thirds of their time.
+ *
+ * All times here are the engine's own, but for `now_ms` and `began_ms` of the functions that others call. */
 #include "store/engine_parts.h"
 
 #include "base/texts.h"
@@ -20,14 +22,56 @@ struct mu_engine *mu_engine_new(const struct mu_engine_config *config)
         return NULL;
     e->config = *config;
     e->revision = config->revision;
+    e->share.max = config->budget->max / 2;
     e->next_ms = UINT64_MAX;
     mu_list_init(&e->jobs);
     return e;
 }
 
+void *mu_engine_alloc(struct mu_engine *e, size_t bytes)
+{
+    void *memory = NULL;
+
+    if (!mu_budget_take(&e->share, bytes))
+        return NULL;
+    if (mu_budget_take(e->config.budget, bytes)) {
+        memory = calloc(1, bytes);
+        if (memory == NULL)
+            mu_budget_give(e->config.budget, bytes);
+    }
+    if (memory == NULL)
+        mu_budget_give(&e->share, bytes);
+    return memory;
+}
+
+void mu_engine_release(struct mu_engine *e, void *memory, size_t bytes)
+{
+    if (memory == NULL)
+        return;
+    free(memory);
+    mu_budget_give(&e->share, bytes);
+    mu_budget_give(e->config.budget, bytes);
+}
+
 int64_t mu_engine_revision(const struct mu_engine *e)
 {
     return e->revision;
+}
+
+/* ---- The end of a job ---- */
+
+static void free_job(struct mu_engine *e, struct mu_engine_job *job)
+{
+    assert(job->peers_count == 0 && job->leases_count == 0 && mu_list_empty(&job->prefixes));
+    mu_engine_items_done(e, job);
+    mu_list_remove(&job->link);
+    mu_engine_release(e, job, sizeof *job + job->len);
+}
+
+static void drop_if_unused(struct mu_engine *e, struct mu_engine_job *job)
+{
+    if (job->peers_count == 0 && job->leases_count == 0)
+        free_job(e, job);
 }
 
 /* ---- Leases ---- */
@@ -51,6 +95,22 @@ struct mu_engine_lease *mu_engine_find_lease(const struct mu_engine *e, const st
     return NULL;
 }
 
+/* The engine's time, at this time of the caller's. */
+static uint64_t own_time(const struct mu_engine *e, uint64_t now_ms)
+{
+    uint64_t since_ms = now_ms > e->turned_ms ? now_ms - e->turned_ms : 0;
+
+    return e->turn_of_ms + (since_ms < MU_ENGINE_STEP_MS ? since_ms : MU_ENGINE_STEP_MS);
+}
+
+static void tell_time(struct mu_engine *e, uint64_t now_ms)
+{
+    uint64_t own_ms = own_time(e, now_ms);
+
+    if (own_ms > e->now_ms)
+        e->now_ms = own_ms;
+}
+
 static void set_due(struct mu_engine *e, struct mu_engine_lease *lease, uint64_t due_ms)
 {
     lease->due_ms = due_ms;
@@ -58,21 +118,72 @@ static void set_due(struct mu_engine *e, struct mu_engine_lease *lease, uint64_t
         e->next_ms = due_ms;
 }
 
-static void renew(struct mu_engine *e, struct mu_engine_lease *lease, uint64_t now_ms)
+static void renew(struct mu_engine *e, struct mu_engine_lease *lease)
 {
-    lease->heard_ms = now_ms;
-    set_due(e, lease, now_ms + lease->ttl_ms);
+    lease->heard_ms = e->now_ms;
+    set_due(e, lease, e->now_ms + lease->ttl_ms);
 }
 
-static void become(struct mu_engine_lease *lease, enum mu_engine_lease_state state, struct mu_engine_peer *peer)
+static bool has_no_owner(const struct mu_engine_lease *lease)
+{
+    return lease->state == MU_ENGINE_LEASE_RESET || lease->state == MU_ENGINE_LEASE_CUT;
+}
+
+static void check_lease(const struct mu_engine *e, const struct mu_engine_lease *lease)
+{
+    assert((lease->state == MU_ENGINE_LEASE_BOUND) == (lease->peer != NULL));
+    assert(lease->peer == NULL || lease->peer->job == lease->job);
+    assert(lease->peer != NULL || mu_list_empty(&lease->of_peer));
+    assert(!lease->on_probation || has_no_owner(lease));
+    assert(lease->heard_ms <= e->now_ms && lease->due_ms >= e->next_ms);
+}
+
+void mu_engine_check(const struct mu_engine *e)
+{
+    size_t counts[MU_ENGINE_LEASE_STATES_COUNT] = { 0 }, all = 0;
+
+    MU_LIST_EACH (const struct mu_engine_job, job, &e->jobs, link) {
+        size_t leases = 0;
+
+        MU_LIST_EACH (const struct mu_engine_lease, lease, &job->leases, of_job) {
+            assert(lease->job == job);
+            check_lease(e, lease);
+            counts[lease->state]++;
+            leases++;
+        }
+        assert(leases == job->leases_count && job->peers_count + leases > 0);
+        all += leases;
+    }
+    assert(all == e->leases.count && e->share.used <= e->config.budget->used);
+    for (unsigned i = 0; i < MU_ENGINE_LEASE_STATES_COUNT; i++)
+        assert(counts[i] == e->leases_count[i]);
+    (void)all; /* where assertions are off */
+}
+
+static void become(struct mu_engine *e, struct mu_engine_lease *lease, enum mu_engine_lease_state state,
+                   struct mu_engine_peer *peer)
 {
     assert((state == MU_ENGINE_LEASE_BOUND) == (peer != NULL));
+    assert(lease->state != MU_ENGINE_LEASE_FREE || state == MU_ENGINE_LEASE_FREE); /* it has no owner to lose */
     mu_list_remove(&lease->of_peer);
+    e->leases_count[lease->state]--;
+    e->leases_count[state]++;
     lease->state = state;
     lease->peer = peer;
     lease->on_probation = false;
     if (peer != NULL)
         mu_list_push(&peer->leases, &lease->of_peer);
+}
+
+/* The table takes what it needs, even if that is a little too much. */
+static void settle_table(struct mu_engine *e)
+{
+    size_t slots = e->leases.size + (e->leases.old != NULL ? e->leases.old_size : 0);
+    size_t now = slots * sizeof *e->leases.heads;
+
+    e->share.used += now - e->table_charged;
+    e->config.budget->used += now - e->table_charged;
+    e->table_charged = now;
 }
 
 static void end_lease(struct mu_engine *e, struct mu_engine_lease *lease, enum mu_engine_end end)
@@ -83,11 +194,14 @@ static void end_lease(struct mu_engine *e, struct mu_engine_lease *lease, enum m
     assert(mu_list_empty(&lease->items));
     mu_list_remove(&lease->of_peer);
     mu_list_remove(&lease->of_job);
+    e->leases_count[lease->state]--;
     mu_buckets_remove(&e->leases, &lease->item);
+    if (e->leases.count == 0)
+        mu_buckets_done(&e->leases);
+    settle_table(e);
     job->leases_count--;
-    free(lease);
-    mu_budget_give(e->config.budget, sizeof *lease);
-    mu_engine_job_drop(e, job);
+    mu_engine_release(e, lease, sizeof *lease);
+    drop_if_unused(e, job);
 }
 
 static bool has_room_for_lease(const struct mu_engine_peer *peer)
@@ -111,21 +225,21 @@ enum mu_engine_code mu_engine_grant(struct mu_engine *e, struct mu_engine_peer *
     struct mu_engine_job *job = peer->job;
     struct mu_engine_lease *lease;
 
+    tell_time(e, now_ms);
     if (job == NULL)
         return MU_ENGINE_PRECONDITION;
     if (!is_grant_valid(grant))
         return MU_ENGINE_INVALID;
     if (mu_engine_find_lease(e, NULL, grant->lease) != NULL)
         return MU_ENGINE_PRECONDITION;
-    if (job->leases_count >= MU_ENGINE_LEASES_MAX || (grant->bound && !has_room_for_lease(peer)) ||
-        !mu_budget_take(e->config.budget, sizeof *lease))
+    if (job->leases_count >= MU_ENGINE_LEASES_MAX || (grant->bound && !has_room_for_lease(peer)))
         return MU_ENGINE_EXHAUSTED;
-    lease = calloc(1, sizeof *lease);
+    lease = mu_engine_alloc(e, sizeof *lease);
     if (lease == NULL || !mu_buckets_add(&e->leases, &lease->item, hash_of(e, grant->lease))) {
-        free(lease);
-        mu_budget_give(e->config.budget, sizeof *lease);
+        mu_engine_release(e, lease, sizeof *lease);
         return MU_ENGINE_EXHAUSTED;
     }
+    settle_table(e);
     lease->id = grant->lease;
     lease->ttl_ms = grant->ttl_ms;
     lease->job = job;
@@ -136,8 +250,13 @@ enum mu_engine_code mu_engine_grant(struct mu_engine *e, struct mu_engine_peer *
     mu_list_init(&lease->of_peer);
     mu_list_push(&job->leases, &lease->of_job);
     job->leases_count++;
-    become(lease, grant->bound ? MU_ENGINE_LEASE_BOUND : MU_ENGINE_LEASE_FREE, grant->bound ? peer : NULL);
-    renew(e, lease, now_ms);
+    lease->state = grant->bound ? MU_ENGINE_LEASE_BOUND : MU_ENGINE_LEASE_FREE;
+    lease->peer = grant->bound ? peer : NULL;
+    if (grant->bound)
+        mu_list_push(&peer->leases, &lease->of_peer);
+    e->leases_count[lease->state]++;
+    renew(e, lease);
+    check_lease(e, lease);
     return MU_ENGINE_OK;
 }
 
@@ -146,6 +265,7 @@ enum mu_engine_code mu_engine_attach(struct mu_engine *e, struct mu_engine_peer 
 {
     struct mu_engine_lease *lease;
 
+    tell_time(e, now_ms);
     *ret_last = (struct mu_engine_last){ 0 };
     *ret_old = NULL;
     if (peer->job == NULL)
@@ -157,8 +277,9 @@ enum mu_engine_code mu_engine_attach(struct mu_engine *e, struct mu_engine_peer 
         return MU_ENGINE_EXHAUSTED;
     *ret_last = lease->last;
     *ret_old = lease->peer != peer ? lease->peer : NULL;
-    become(lease, MU_ENGINE_LEASE_BOUND, peer);
-    renew(e, lease, now_ms);
+    become(e, lease, MU_ENGINE_LEASE_BOUND, peer);
+    renew(e, lease);
+    check_lease(e, lease);
     return MU_ENGINE_OK;
 }
 
@@ -166,13 +287,14 @@ enum mu_engine_code mu_engine_keep(struct mu_engine *e, struct mu_engine_peer *p
 {
     struct mu_engine_lease *lease;
 
+    tell_time(e, now_ms);
     if (peer->job == NULL)
         return MU_ENGINE_PRECONDITION;
     lease = mu_engine_find_lease(e, peer->job, id);
     /* A bound lease is its own connection's to renew. */
     if (lease == NULL || (lease->state != MU_ENGINE_LEASE_FREE && lease->peer != peer))
         return MU_ENGINE_NOT_FOUND;
-    renew(e, lease, now_ms);
+    renew(e, lease);
     return MU_ENGINE_OK;
 }
 
@@ -205,7 +327,16 @@ enum mu_engine_code mu_engine_revoke(struct mu_engine *e, struct mu_engine_peer 
 
 uint64_t mu_engine_deadline_ms(const struct mu_engine *e)
 {
-    return e->next_ms;
+    uint64_t wait_ms = e->next_ms > e->turn_of_ms ? e->next_ms - e->turn_of_ms : 0;
+
+    if (e->next_ms == UINT64_MAX)
+        return UINT64_MAX;
+    return e->turned_ms + (wait_ms < MU_ENGINE_TICK_MS ? wait_ms : MU_ENGINE_TICK_MS);
+}
+
+bool mu_engine_expects_peers(const struct mu_engine *e)
+{
+    return e->leases_count[MU_ENGINE_LEASE_RESET] + e->leases_count[MU_ENGINE_LEASE_CUT] > 0;
 }
 
 /* A healthy lease is renewed after a third of its time. */
@@ -250,9 +381,7 @@ static void suspect_network(struct mu_engine_job *job, uint64_t now_ms)
 static void put_on_probation(struct mu_engine_job *job, uint64_t now_ms)
 {
     MU_LIST_EACH (struct mu_engine_lease, lease, &job->leases, of_job) {
-        bool waits = lease->state == MU_ENGINE_LEASE_RESET || lease->state == MU_ENGINE_LEASE_CUT;
-
-        if (!waits || lease->on_probation || lease->due_ms > now_ms)
+        if (!has_no_owner(lease) || lease->on_probation || lease->due_ms > now_ms)
             continue;
         lease->on_probation = true;
         lease->due_ms = now_ms + MU_ENGINE_PROBATION_MS;
@@ -281,47 +410,30 @@ static void judge(struct mu_engine *e, struct mu_engine_job *job, uint64_t now_m
         end_lease(e, ends, ends->state == MU_ENGINE_LEASE_RESET ? MU_ENGINE_RESET : MU_ENGINE_SILENT);
 }
 
-/* We were away ourselves for that long. */
-static void put_off(struct mu_engine *e, uint64_t late_ms)
-{
-    MU_LIST_EACH (struct mu_engine_job, job, &e->jobs, link)
-        MU_LIST_EACH (struct mu_engine_lease, lease, &job->leases, of_job)
-            lease->due_ms += late_ms;
-    e->next_ms += late_ms;
-}
-
+/* A turn's time is that of its poll's beginning: what was heard in that poll may be later. */
 void mu_engine_turn(struct mu_engine *e, uint64_t began_ms)
 {
-    if (began_ms < e->next_ms)
+    tell_time(e, began_ms);
+    e->turn_of_ms = own_time(e, began_ms);
+    if (began_ms > e->turned_ms)
+        e->turned_ms = began_ms;
+    if (e->turn_of_ms < e->next_ms)
         return;
-    if (began_ms - e->next_ms > MU_ENGINE_LATE_MS) {
-        put_off(e, began_ms - e->next_ms);
-        return;
-    }
     e->next_ms = UINT64_MAX;
     MU_LIST_EACH_LEAVING (struct mu_engine_job, job, &e->jobs, link)
-        judge(e, job, began_ms);
-    assert(e->next_ms > began_ms);
+        judge(e, job, e->turn_of_ms);
+    assert(e->next_ms > e->turn_of_ms);
+    mu_engine_check(e);
 }
 
 /* ---- Jobs and peers ---- */
 
-static size_t job_cost(size_t len)
-{
-    return sizeof(struct mu_engine_job) + len;
-}
-
 static struct mu_engine_job *make_job(struct mu_engine *e, struct mu_slice run_id)
 {
-    struct mu_engine_job *job;
+    struct mu_engine_job *job = mu_engine_alloc(e, sizeof *job + run_id.len);
 
-    if (!mu_budget_take(e->config.budget, job_cost(run_id.len)))
+    if (job == NULL)
         return NULL;
-    job = calloc(1, job_cost(run_id.len));
-    if (job == NULL) {
-        mu_budget_give(e->config.budget, job_cost(run_id.len));
-        return NULL;
-    }
     mu_list_init(&job->peers);
     mu_list_init(&job->leases);
     mu_list_init(&job->prefixes);
@@ -337,21 +449,6 @@ static struct mu_engine_job *find_job(struct mu_engine *e, struct mu_slice run_i
         if (mu_slice_equal(mu_slice(job->run_id, job->len), run_id))
             return job;
     return make_job(e, run_id);
-}
-
-static void free_job(struct mu_engine *e, struct mu_engine_job *job)
-{
-    assert(job->peers_count == 0 && job->leases_count == 0 && mu_list_empty(&job->prefixes));
-    mu_engine_items_done(e, job);
-    mu_list_remove(&job->link);
-    mu_budget_give(e->config.budget, job_cost(job->len));
-    free(job);
-}
-
-void mu_engine_job_drop(struct mu_engine *e, struct mu_engine_job *job)
-{
-    if (job->peers_count == 0 && job->leases_count == 0 && job->count == 0)
-        free_job(e, job);
 }
 
 void mu_engine_peer_init(struct mu_engine_peer *peer)
@@ -384,25 +481,28 @@ enum mu_engine_code mu_engine_hello(struct mu_engine *e, struct mu_engine_peer *
 
 void mu_engine_heard(struct mu_engine *e, struct mu_engine_peer *peer, uint64_t now_ms)
 {
+    tell_time(e, now_ms);
     MU_LIST_EACH (struct mu_engine_lease, lease, &peer->leases, of_peer)
-        renew(e, lease, now_ms);
+        renew(e, lease);
 }
 
 void mu_engine_leave(struct mu_engine *e, struct mu_engine_peer *peer, bool cut, uint64_t now_ms)
 {
     struct mu_engine_job *job = peer->job;
 
+    tell_time(e, now_ms);
     if (job == NULL)
         return;
     MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &peer->leases, of_peer) {
-        become(lease, cut ? MU_ENGINE_LEASE_CUT : MU_ENGINE_LEASE_RESET, NULL);
-        set_due(e, lease, now_ms + (cut ? lease->ttl_ms : MU_ENGINE_RECONNECT_MS));
+        become(e, lease, cut ? MU_ENGINE_LEASE_CUT : MU_ENGINE_LEASE_RESET, NULL);
+        set_due(e, lease, e->now_ms + (cut ? lease->ttl_ms : MU_ENGINE_RECONNECT_MS));
+        check_lease(e, lease);
     }
     mu_engine_watches_done(e, peer);
     mu_list_remove(&peer->link);
     job->peers_count--;
     peer->job = NULL;
-    mu_engine_job_drop(e, job);
+    drop_if_unused(e, job);
 }
 
 void mu_engine_free(struct mu_engine *e)
@@ -411,13 +511,10 @@ void mu_engine_free(struct mu_engine *e)
 
     if (e == NULL)
         return;
-    while ((job = MU_LIST_FIRST(struct mu_engine_job, &e->jobs, link)) != NULL) {
+    while ((job = MU_LIST_FIRST(struct mu_engine_job, &e->jobs, link)) != NULL) { /* its last lease takes it along */
         assert(job->peers_count == 0);
-        job->peers_count = 1; /* so that it does not go with its last lease */
-        MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &job->leases, of_job)
-            end_lease(e, lease, MU_ENGINE_REVOKED);
-        job->peers_count = 0;
-        free_job(e, job);
+        assert(job->leases_count > 0);
+        end_lease(e, MU_LIST_FIRST(struct mu_engine_lease, &job->leases, of_job), MU_ENGINE_REVOKED);
     }
     mu_buckets_done(&e->leases);
     free(e);

@@ -3,7 +3,7 @@
  * rendezvous.
  *
  * **Jobs.** A peer (a connection) says HELLO for one job, and sees nothing but that job's keys. A job exists while it
- * has a peer, a lease or a key.
+ * has a peer or a lease. Then its keys go, too, with or without a lease: nobody is left who could read them.
  *
  * **Keys** have a create and a mod revision, as in etcd. There is one revision for the whole engine. It begins at a
  * random number above 2^40, so no compare holds across two starts of a server. A transaction that changes nothing
@@ -22,9 +22,11 @@
  *
  * **Nobody is judged for another's pause.** A lease that is due ends only in mu_engine_turn(), after a poll that began
  * past its time and brought nothing. A lease without a connection (RESET, CUT) ends PROBATION_MS later, for its owner
- * may be about to be accepted. If the loop comes more than LATE_MS late, all leases get that time on top. If half of a
- * job's leases, and at least two, are silent at once, the network is suspected, and for SUSPECT_MS no lease of that job
- * ends. */
+ * may be about to be accepted. If half of a job's leases, and at least two, are silent at once, the network is
+ * suspected, and for SUSPECT_MS no lease of that job ends.
+ *
+ * Leases live in the engine's own time. While there are some it wants a turn every TICK_MS, and no turn adds more than
+ * STEP_MS to that time. So a pause of the server, be it short or long, counts for next to nothing. */
 #ifndef MU_STORE_ENGINE_H
 #define MU_STORE_ENGINE_H
 
@@ -42,15 +44,18 @@
 #define MU_ENGINE_PREFIXES_MAX 64    /* that are watched in one job */
 #define MU_ENGINE_PEERS_MAX 32768    /* of a job */
 #define MU_ENGINE_LEASES_MAX 65536   /* of a job */
+#define MU_ENGINE_KEYS_MAX 262144    /* of a job; it also bounds how long one request can take */
 #define MU_ENGINE_BOUND_MAX 8        /* leases of a peer */
 #define MU_ENGINE_CHANGES_MAX 131072 /* that one watched prefix gathers before they are pushed */
+#define MU_ENGINE_LIMIT_MAX 1024     /* of a range with a limit */
 #define MU_ENGINE_SECRET_BYTES 16
 #define MU_ENGINE_TTL_MIN_MS 100
 #define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
 
 #define MU_ENGINE_RECONNECT_MS 1500
 #define MU_ENGINE_PROBATION_MS 200 /* on top, in which the loop turns: a newcomer takes several turns */
-#define MU_ENGINE_LATE_MS 500
+#define MU_ENGINE_TICK_MS 100
+#define MU_ENGINE_STEP_MS 125
 #define MU_ENGINE_SUSPECT_MS 30000
 
 #define MU_ENGINE_REVISION_MIN ((int64_t)1 << 40)
@@ -79,6 +84,8 @@ enum mu_engine_end {
         MU_ENGINE_ENDS_COUNT,
 };
 
+struct mu_engine_item; /* the engine's own */
+
 struct mu_engine_kv {
     struct mu_slice key, value;
     int64_t create, mod; /* revisions */
@@ -86,10 +93,11 @@ struct mu_engine_kv {
 };
 
 struct mu_engine_change {
-    struct mu_engine_kv kv; /* deleted: the key, and the revision of that in `mod` */
+    struct mu_engine_kv kv;      /* deleted: the key, and the revision of that in `mod` */
+    struct mu_engine_item *item; /* in the engine: whose bytes these are */
     bool deleted;
     enum mu_engine_end end;
-    uint64_t heard_ms; /* deleted: when its lease was last heard, by the engine's clock; 0: it had none */
+    uint64_t ago_ms; /* deleted: how long ago its lease was last heard; 0 also if it had none */
 };
 
 struct mu_engine;
@@ -118,7 +126,7 @@ typedef void mu_engine_push(void *ctx, struct mu_engine_peer *peer, uint32_t wat
                             const struct mu_engine_change *changes, size_t count);
 
 struct mu_engine_config {
-    struct mu_budget *budget; /* what keys, jobs and leases are charged to */
+    struct mu_budget *budget; /* all that the engine holds is charged to it, and is at most half of it */
     struct mu_hash_seed seed;
     int64_t revision; /* random, at least MU_ENGINE_REVISION_MIN */
     mu_engine_push *push;
@@ -132,7 +140,7 @@ void mu_engine_free(struct mu_engine *engine);                          /* every
 
 void mu_engine_peer_init(struct mu_engine_peer *peer);
 enum mu_engine_code mu_engine_hello(struct mu_engine *engine, struct mu_engine_peer *peer, struct mu_slice run_id);
-/* Something came from it: its leases are alive. */
+/* Something came from it: its leases are alive. To be called before what came is carried out. */
 void mu_engine_heard(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t now_ms);
 /* Its connection is gone; `cut`: because the server wanted so. */
 void mu_engine_leave(struct mu_engine *engine, struct mu_engine_peer *peer, bool cut, uint64_t now_ms);
@@ -168,6 +176,8 @@ enum mu_engine_code mu_engine_revoke(struct mu_engine *engine, struct mu_engine_
 uint64_t mu_engine_deadline_ms(const struct mu_engine *engine);
 /* After each poll. `began_ms`: when that poll began. */
 void mu_engine_turn(struct mu_engine *engine, uint64_t began_ms);
+/* Whether a lease without a connection may be attached again: its owner is probably about to come back. */
+bool mu_engine_expects_peers(const struct mu_engine *engine);
 bool mu_engine_has_changes(const struct mu_engine *engine); /* that are to be pushed */
 /* Pushes what was gathered. */
 void mu_engine_flush(struct mu_engine *engine);
@@ -202,20 +212,24 @@ enum mu_engine_code mu_engine_txn(struct mu_engine *engine, struct mu_engine_pee
                                   const struct mu_engine_txn *txn, bool *ret_held);
 int64_t mu_engine_revision(const struct mu_engine *engine);
 
-/* The keys that begin with `key`, or that key alone: how many, and where the first is. Valid until the engine
- * changes. */
+/* The keys that begin with `key`, or that key alone, as they are now, in order. `limit` not 0: at most so many, those
+ * that were created first, in that order. */
 struct mu_engine_found {
-    const struct mu_engine_job *job;
-    size_t first, count;
+    struct mu_engine_item **items;
+    size_t count;
 };
-enum mu_engine_code mu_engine_range(const struct mu_engine_peer *peer, struct mu_slice key, bool prefix,
-                                    struct mu_engine_found *ret_found);
+enum mu_engine_code mu_engine_range(struct mu_engine *engine, struct mu_engine_peer *peer, struct mu_slice key,
+                                    bool prefix, uint32_t limit, struct mu_engine_found *ret_found);
+void mu_engine_found_done(struct mu_engine *engine, struct mu_engine_found *found); /* once more does no harm */
 struct mu_engine_kv mu_engine_kv(const struct mu_engine_found *found, size_t index);
 
 /* What is there now, and from then on a watch of that number; it replaces one of the same number. */
 enum mu_engine_code mu_engine_load(struct mu_engine *engine, struct mu_engine_peer *peer, uint32_t number,
                                    struct mu_slice bytes, struct mu_engine_found *ret_found);
 void mu_engine_unwatch(struct mu_engine *engine, struct mu_engine_peer *peer, uint32_t number);
+
+/* Asserts what must hold of all jobs and leases; for tests. */
+void mu_engine_check(const struct mu_engine *engine);
 
 const char *mu_engine_end_text(enum mu_engine_end value);
 

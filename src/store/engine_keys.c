@@ -1,7 +1,8 @@
 /* A job's keys, transactions on them, and who is told of changes. See engine.h.
  *
- * Keys stand in one sorted array of pointers: a prefix is a run of it, and moving pointers is cheap at the sizes that
- * jobs have. A transaction first makes all that it may need, and then cannot fail. */
+ * Keys stand in a skip list, in order: a prefix is a run of it. How many levels a key is in comes from its hash, so a
+ * key that is put again takes the place of the one before. A transaction first makes all that it may need, and then
+ * cannot fail. */
 #include "store/engine_parts.h"
 
 #include <assert.h>
@@ -9,53 +10,66 @@
 
 /* ---- Items ---- */
 
-static size_t item_cost(size_t key_len, size_t value_len)
+static unsigned levels_of(const struct mu_engine *e, struct mu_slice key)
 {
-    return sizeof(struct mu_engine_item) + key_len + value_len;
+    uint64_t hash = mu_hash64(e->config.seed, key);
+    unsigned levels = 1;
+
+    for (; levels < MU_ENGINE_LEVELS && (hash & 3) == 0; hash >>= 2)
+        levels++;
+    return levels;
+}
+
+static size_t item_cost(unsigned levels, size_t key_len, size_t value_len)
+{
+    return sizeof(struct mu_engine_item) + levels * sizeof(struct mu_engine_item *) + key_len + value_len;
+}
+
+static char *bytes_of(struct mu_engine_item *item)
+{
+    return (char *)(item->next + item->levels);
+}
+
+static struct mu_slice key_of(const struct mu_engine_item *item)
+{
+    return mu_slice(item->next + item->levels, item->key_len);
+}
+
+static struct mu_engine_kv kv_of(const struct mu_engine_item *item)
+{
+    struct mu_slice key = key_of(item);
+
+    return (struct mu_engine_kv){ .key = key,
+                                  .value = mu_slice(key.data + key.len, item->value_len),
+                                  .create = item->create,
+                                  .mod = item->mod,
+                                  .lease = item->lease };
 }
 
 static struct mu_engine_item *make_item(struct mu_engine *e, const struct mu_engine_op *put)
 {
-    size_t cost = item_cost(put->key.len, put->value.len);
-    struct mu_engine_item *item;
+    unsigned levels = levels_of(e, put->key);
+    struct mu_engine_item *item = mu_engine_alloc(e, item_cost(levels, put->key.len, put->value.len));
 
-    if (!mu_budget_take(e->config.budget, cost))
+    if (item == NULL)
         return NULL;
-    item = malloc(cost);
-    if (item == NULL) {
-        mu_budget_give(e->config.budget, cost);
-        return NULL;
-    }
-    *item = (struct mu_engine_item){
-        .holders = 1, .lease = put->lease, .key_len = put->key.len, .value_len = put->value.len
-    };
+    item->holders = 1;
+    item->levels = levels;
+    item->lease = put->lease;
+    item->key_len = put->key.len;
+    item->value_len = put->value.len;
     mu_list_init(&item->link);
-    memcpy(item->bytes, put->key.data, put->key.len);
+    memcpy(bytes_of(item), put->key.data, put->key.len);
     if (put->value.len > 0)
-        memcpy(item->bytes + put->key.len, put->value.data, put->value.len);
+        memcpy(bytes_of(item) + put->key.len, put->value.data, put->value.len);
     return item;
 }
 
 static void drop_item(struct mu_engine *e, struct mu_engine_item *item)
 {
-    if (--item->holders > 0)
-        return;
-    mu_budget_give(e->config.budget, item_cost(item->key_len, item->value_len));
-    free(item);
-}
-
-static struct mu_slice key_of(const struct mu_engine_item *item)
-{
-    return mu_slice(item->bytes, item->key_len);
-}
-
-static struct mu_engine_kv kv_of(const struct mu_engine_item *item)
-{
-    return (struct mu_engine_kv){ .key = key_of(item),
-                                  .value = mu_slice(item->bytes + item->key_len, item->value_len),
-                                  .create = item->create,
-                                  .mod = item->mod,
-                                  .lease = item->lease };
+    assert(item->holders > 0);
+    if (--item->holders == 0)
+        mu_engine_release(e, item, item_cost(item->levels, item->key_len, item->value_len));
 }
 
 /* ---- Where a key is ---- */
@@ -72,72 +86,145 @@ static bool begins_with(struct mu_slice key, struct mu_slice prefix)
     return key.len >= prefix.len && (prefix.len == 0 || memcmp(key.data, prefix.data, prefix.len) == 0);
 }
 
-/* The first place whose key is not below. */
-static size_t lower_bound(const struct mu_engine_job *job, struct mu_slice key)
+static bool matches(const struct mu_engine_item *item, struct mu_slice key, bool prefix)
 {
-    size_t low = 0, high = job->count;
+    return prefix ? begins_with(key_of(item), key) : mu_slice_equal(key_of(item), key);
+}
 
+/* In each level the link that leads to the first item whose key is not below. */
+struct place {
+    struct mu_engine_item **links[MU_ENGINE_LEVELS];
+};
+
+static struct place find_place(struct mu_engine_job *job, struct mu_slice key)
+{
+    struct mu_engine_item **next = job->first;
+    struct place place;
+
+    for (unsigned level = MU_ENGINE_LEVELS; level-- > 0;) {
+        while (next[level] != NULL && compare_keys(key_of(next[level]), key) < 0)
+            next = next[level]->next;
+        place.links[level] = &next[level];
+    }
+    return place;
+}
+
+static void link_item(struct mu_engine_job *job, const struct place *place, struct mu_engine_item *item)
+{
+    for (unsigned level = 0; level < item->levels; level++) {
+        item->next[level] = *place->links[level];
+        *place->links[level] = item;
+    }
+    job->count++;
+}
+
+static void unlink_item(struct mu_engine_job *job, const struct place *place, struct mu_engine_item *item)
+{
+    for (unsigned level = 0; level < item->levels; level++) {
+        assert(*place->links[level] == item);
+        *place->links[level] = item->next[level];
+    }
+    job->count--;
+}
+
+/* The first with that key, or with a key that begins so; NULL: there is none. */
+static struct mu_engine_item *find_first(struct mu_engine_job *job, struct mu_slice key, bool prefix)
+{
+    struct mu_engine_item *item = *find_place(job, key).links[0];
+
+    return item != NULL && matches(item, key, prefix) ? item : NULL;
+}
+
+static size_t count_run(const struct mu_engine_item *item, struct mu_slice key, bool prefix)
+{
+    size_t count = 0;
+
+    for (; item != NULL && matches(item, key, prefix); item = item->next[0])
+        count++;
+    return count;
+}
+
+/* Whether `a` was created before `b`; keys of one transaction are in the order of their names. */
+static bool is_older(const struct mu_engine_item *a, const struct mu_engine_item *b)
+{
+    return a->create != b->create ? a->create < b->create : compare_keys(key_of(a), key_of(b)) < 0;
+}
+
+/* Puts it where it belongs among those found so far, of which the youngest goes if there are `limit` of them. */
+static void add_by_age(struct mu_engine_found *found, size_t limit, struct mu_engine_item *item)
+{
+    size_t low = 0, high = found->count;
+
+    if (found->count == limit && !is_older(item, found->items[limit - 1]))
+        return;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
 
-        if (compare_keys(key_of(job->items[middle]), key) < 0)
+        if (is_older(found->items[middle], item))
             low = middle + 1;
         else
             high = middle;
     }
-    return low;
+    if (found->count < limit)
+        found->count++;
+    memmove(found->items + low + 1, found->items + low, (found->count - 1 - low) * sizeof(struct mu_engine_item *));
+    found->items[low] = item;
 }
 
-/* The first place from there on whose key does not begin so. */
-static size_t prefix_end(const struct mu_engine_job *job, size_t first, struct mu_slice prefix)
+/* As many as there is room for, of the run that begins with `item`. */
+static void take_items(struct mu_engine_found *found, size_t run, bool by_age, struct mu_engine_item *item)
 {
-    size_t low = first, high = job->count;
+    size_t room = found->count;
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (begins_with(key_of(job->items[middle]), prefix))
-            low = middle + 1;
+    found->count = by_age ? 0 : room;
+    for (size_t i = 0; i < run; i++, item = item->next[0]) {
+        if (by_age)
+            add_by_age(found, room, item);
         else
-            high = middle;
+            found->items[i] = item;
     }
-    return low;
+    assert(found->count == room);
+    for (size_t i = 0; i < found->count; i++)
+        found->items[i]->holders++;
 }
 
-static struct mu_engine_found find(const struct mu_engine_job *job, struct mu_slice key, bool prefix)
+enum mu_engine_code mu_engine_range(struct mu_engine *e, struct mu_engine_peer *peer, struct mu_slice key, bool prefix,
+                                    uint32_t limit, struct mu_engine_found *ret_found)
 {
-    struct mu_engine_found found = { .job = job, .first = lower_bound(job, key) };
+    struct mu_engine_found found = { 0 };
+    struct mu_engine_item *item;
+    size_t run;
 
-    if (prefix)
-        found.count = prefix_end(job, found.first, key) - found.first;
-    else
-        found.count = found.first < job->count && mu_slice_equal(key_of(job->items[found.first]), key);
-    return found;
-}
-
-static const struct mu_engine_item *find_item(const struct mu_engine_job *job, struct mu_slice key)
-{
-    struct mu_engine_found found = find(job, key, false);
-
-    return found.count > 0 ? job->items[found.first] : NULL;
-}
-
-enum mu_engine_code mu_engine_range(const struct mu_engine_peer *peer, struct mu_slice key, bool prefix,
-                                    struct mu_engine_found *ret_found)
-{
-    *ret_found = (struct mu_engine_found){ 0 };
+    *ret_found = found;
     if (peer->job == NULL)
         return MU_ENGINE_PRECONDITION;
-    if (key.len > MU_ENGINE_KEY_MAX || (key.len == 0 && !prefix))
+    if (key.len > MU_ENGINE_KEY_MAX || (key.len == 0 && !prefix) || limit > MU_ENGINE_LIMIT_MAX)
         return MU_ENGINE_INVALID;
-    *ret_found = find(peer->job, key, prefix);
+    item = find_first(peer->job, key, prefix);
+    run = count_run(item, key, prefix);
+    found.count = limit > 0 && limit < run ? limit : run;
+    if (found.count == 0)
+        return MU_ENGINE_OK;
+    found.items = mu_engine_alloc(e, found.count * sizeof(struct mu_engine_item *));
+    if (found.items == NULL)
+        return MU_ENGINE_EXHAUSTED;
+    take_items(&found, run, limit > 0, item);
+    *ret_found = found;
     return MU_ENGINE_OK;
 }
 
 struct mu_engine_kv mu_engine_kv(const struct mu_engine_found *found, size_t index)
 {
     assert(index < found->count);
-    return kv_of(found->job->items[found->first + index]);
+    return kv_of(found->items[index]);
+}
+
+void mu_engine_found_done(struct mu_engine *e, struct mu_engine_found *found)
+{
+    for (size_t i = 0; i < found->count; i++)
+        drop_item(e, found->items[i]);
+    mu_engine_release(e, found->items, found->count * sizeof(struct mu_engine_item *));
+    *found = (struct mu_engine_found){ 0 };
 }
 
 /* ---- Watches ---- */
@@ -147,56 +234,48 @@ static struct mu_slice prefix_of(const struct mu_engine_prefix *prefix)
     return mu_slice(prefix->bytes, prefix->len);
 }
 
-static bool make_room(struct mu_engine_prefix *prefix)
+/* Doubles what there is for changes. */
+static bool make_room(struct mu_engine *e, struct mu_engine_prefix *prefix)
 {
     size_t room = prefix->room == 0 ? 16 : prefix->room * 2;
     struct mu_engine_change *changes;
-    struct mu_engine_item **items;
 
     if (prefix->count < prefix->room)
         return true;
-    if (room > MU_ENGINE_CHANGES_MAX)
-        return false;
-    changes = realloc(prefix->changes, room * sizeof *changes);
+    changes = room <= MU_ENGINE_CHANGES_MAX ? mu_engine_alloc(e, room * sizeof *changes) : NULL;
     if (changes == NULL)
         return false;
+    if (prefix->count > 0)
+        memcpy(changes, prefix->changes, prefix->count * sizeof *changes);
+    mu_engine_release(e, prefix->changes, prefix->room * sizeof *changes);
     prefix->changes = changes;
-    items = realloc(prefix->items, room * sizeof *items);
-    if (items == NULL)
-        return false;
-    prefix->items = items;
     prefix->room = room;
     return true;
 }
 
-static void note_change(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_item *item,
-                        const struct mu_engine_change *change)
+static void note_change(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_change change)
 {
     MU_LIST_EACH (struct mu_engine_prefix, prefix, &job->prefixes, link) {
-        if (!begins_with(change->kv.key, prefix_of(prefix)))
+        if (!begins_with(change.kv.key, prefix_of(prefix)))
             continue;
         e->has_changes = true;
-        if (prefix->lost || !make_room(prefix)) {
+        if (prefix->lost || !make_room(e, prefix)) {
             prefix->lost = true;
             continue;
         }
-        item->holders++;
-        prefix->items[prefix->count] = item;
-        prefix->changes[prefix->count++] = *change;
+        change.item->holders++;
+        prefix->changes[prefix->count++] = change;
     }
 }
 
 static void forget_changes(struct mu_engine *e, struct mu_engine_prefix *prefix)
 {
     for (size_t i = 0; i < prefix->count; i++)
-        drop_item(e, prefix->items[i]);
-    prefix->count = 0;
+        drop_item(e, prefix->changes[i].item);
+    mu_engine_release(e, prefix->changes, prefix->room * sizeof *prefix->changes);
+    prefix->changes = NULL;
+    prefix->count = prefix->room = 0;
     prefix->lost = false;
-}
-
-static size_t prefix_cost(size_t len)
-{
-    return sizeof(struct mu_engine_prefix) + len;
 }
 
 static void drop_prefix(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_prefix *prefix)
@@ -206,10 +285,7 @@ static void drop_prefix(struct mu_engine *e, struct mu_engine_job *job, struct m
     forget_changes(e, prefix);
     mu_list_remove(&prefix->link);
     job->prefixes_count--;
-    mu_budget_give(e->config.budget, prefix_cost(prefix->len));
-    free(prefix->changes);
-    free(prefix->items);
-    free(prefix);
+    mu_engine_release(e, prefix, sizeof *prefix + prefix->len);
 }
 
 static void end_watch(struct mu_engine *e, struct mu_engine_watch *watch)
@@ -266,15 +342,11 @@ void mu_engine_flush(struct mu_engine *e)
 
 static struct mu_engine_prefix *make_prefix(struct mu_engine *e, struct mu_engine_job *job, struct mu_slice bytes)
 {
-    struct mu_engine_prefix *prefix;
+    struct mu_engine_prefix *prefix =
+        job->prefixes_count < MU_ENGINE_PREFIXES_MAX ? mu_engine_alloc(e, sizeof *prefix + bytes.len) : NULL;
 
-    if (job->prefixes_count >= MU_ENGINE_PREFIXES_MAX || !mu_budget_take(e->config.budget, prefix_cost(bytes.len)))
+    if (prefix == NULL)
         return NULL;
-    prefix = calloc(1, prefix_cost(bytes.len));
-    if (prefix == NULL) {
-        mu_budget_give(e->config.budget, prefix_cost(bytes.len));
-        return NULL;
-    }
     mu_list_init(&prefix->watches);
     prefix->len = bytes.len;
     if (bytes.len > 0)
@@ -309,7 +381,7 @@ static struct mu_engine_watch *pick_watch(struct mu_engine_peer *peer, uint32_t 
 enum mu_engine_code mu_engine_load(struct mu_engine *e, struct mu_engine_peer *peer, uint32_t number,
                                    struct mu_slice bytes, struct mu_engine_found *ret_found)
 {
-    enum mu_engine_code code = mu_engine_range(peer, bytes, true, ret_found);
+    enum mu_engine_code code = mu_engine_range(e, peer, bytes, true, 0, ret_found);
     struct mu_engine_watch *watch;
     struct mu_engine_prefix *prefix;
 
@@ -317,8 +389,10 @@ enum mu_engine_code mu_engine_load(struct mu_engine *e, struct mu_engine_peer *p
         return code;
     watch = pick_watch(peer, number);
     prefix = watch != NULL ? find_prefix(e, peer->job, bytes) : NULL;
-    if (prefix == NULL)
+    if (prefix == NULL) {
+        mu_engine_found_done(e, ret_found);
         return MU_ENGINE_EXHAUSTED;
+    }
     if (watch->prefix != prefix) {
         if (watch->prefix != NULL)
             end_watch(e, watch);
@@ -347,101 +421,99 @@ void mu_engine_watches_done(struct mu_engine *e, struct mu_engine_peer *peer)
 
 /* ---- Changing keys ---- */
 
-static void link_to_lease(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_item *item)
-{
-    if (item->lease != 0)
-        mu_list_push(&mu_engine_find_lease(e, job, item->lease)->items, &item->link);
-}
-
-/* There is room for it. */
 static void put_item(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_item *item)
 {
-    struct mu_engine_found found = find(job, key_of(item), false);
-    struct mu_engine_item **place = &job->items[found.first];
+    struct place place = find_place(job, key_of(item));
+    struct mu_engine_item *before = *place.links[0];
 
-    item->mod = e->revision;
-    item->create = found.count > 0 ? (*place)->create : e->revision;
-    if (found.count > 0) {
-        mu_list_remove(&(*place)->link);
-        drop_item(e, *place);
-    } else {
-        assert(job->count < job->room);
-        memmove(place + 1, place, (job->count++ - found.first) * sizeof(struct mu_engine_item *));
+    item->mod = item->create = e->revision;
+    if (before != NULL && mu_slice_equal(key_of(before), key_of(item))) {
+        item->create = before->create;
+        mu_list_remove(&before->link);
+        unlink_item(job, &place, before);
+        drop_item(e, before);
     }
-    *place = item;
-    link_to_lease(e, job, item);
-    note_change(e, job, item, &(struct mu_engine_change){ .kv = kv_of(item) });
+    link_item(job, &place, item);
+    if (item->lease != 0)
+        mu_list_push(&mu_engine_find_lease(e, job, item->lease)->items, &item->link);
+    note_change(e, job, (struct mu_engine_change){ .kv = kv_of(item), .item = item });
 }
 
-static void note_deleted(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_item *item,
-                         enum mu_engine_end end)
+static void delete_item(struct mu_engine *e, struct mu_engine_job *job, const struct place *place,
+                        enum mu_engine_end end)
 {
+    struct mu_engine_item *item = *place->links[0];
     const struct mu_engine_lease *lease = item->lease != 0 ? mu_engine_find_lease(e, job, item->lease) : NULL;
-    struct mu_engine_change change = { .kv = { .key = key_of(item), .mod = e->revision },
-                                       .deleted = true,
-                                       .end = end,
-                                       .heard_ms = lease != NULL ? lease->heard_ms : 0 };
 
     mu_list_remove(&item->link);
-    note_change(e, job, item, &change);
+    unlink_item(job, place, item);
+    note_change(e, job,
+                (struct mu_engine_change){ .kv = { .key = key_of(item), .mod = e->revision },
+                                           .item = item,
+                                           .deleted = true,
+                                           .end = end,
+                                           .ago_ms = lease != NULL ? e->now_ms - lease->heard_ms : 0 });
+    drop_item(e, item);
 }
 
-static void delete_found(struct mu_engine *e, struct mu_engine_job *job, struct mu_engine_found found,
-                         enum mu_engine_end end)
+static void delete_keys(struct mu_engine *e, struct mu_engine_job *job, struct mu_slice key, bool prefix)
 {
-    struct mu_engine_item **place;
+    struct place place = find_place(job, key);
 
-    if (found.count == 0)
+    while (*place.links[0] != NULL && matches(*place.links[0], key, prefix))
+        delete_item(e, job, &place, MU_ENGINE_DELETED);
+}
+
+static int by_item_key(const void *a, const void *b)
+{
+    const struct mu_engine_item *const *left = a, *const *right = b;
+
+    return compare_keys(key_of(*left), key_of(*right));
+}
+
+/* Moves those of the list behind each other in the order of their names. Without memory they stay as they are: only
+ * etcd's order is lost. */
+static void sort_items(struct mu_list *items)
+{
+    size_t count = 0, i = 0;
+    struct mu_engine_item **sorted;
+
+    MU_LIST_EACH (struct mu_engine_item, item, items, link)
+        count++;
+    sorted = count > 1 ? malloc(count * sizeof(struct mu_engine_item *)) : NULL;
+    if (sorted == NULL)
         return;
-    place = &job->items[found.first];
-    for (size_t i = 0; i < found.count; i++) {
-        note_deleted(e, job, place[i], end);
-        drop_item(e, place[i]);
-    }
-    memmove(place, place + found.count, (job->count - found.first - found.count) * sizeof(struct mu_engine_item *));
-    job->count -= found.count;
-}
-
-/* Several keys of a lease go in the order of their names, as in etcd. */
-static void end_many(struct mu_engine *e, struct mu_engine_lease *lease, enum mu_engine_end end)
-{
-    struct mu_engine_job *job = lease->job;
-    size_t kept = 0;
-
-    for (size_t i = 0; i < job->count; i++) {
-        struct mu_engine_item *item = job->items[i];
-
-        if (item->lease != lease->id) {
-            job->items[kept++] = item;
-            continue;
-        }
-        note_deleted(e, job, item, end);
-        drop_item(e, item);
-    }
-    job->count = kept;
+    while ((sorted[i] = MU_LIST_POP(struct mu_engine_item, items, link)) != NULL && ++i < count)
+        ;
+    qsort(sorted, count, sizeof(struct mu_engine_item *), by_item_key);
+    for (i = 0; i < count; i++)
+        mu_list_push(items, &sorted[i]->link);
+    free(sorted);
 }
 
 void mu_engine_end_keys(struct mu_engine *e, struct mu_engine_lease *lease, enum mu_engine_end end)
 {
-    const struct mu_list *first = mu_list_first(&lease->items);
-
-    if (first == NULL)
+    if (mu_list_empty(&lease->items))
         return;
     e->revision++;
-    if (first->next != &lease->items)
-        end_many(e, lease, end);
-    else
-        delete_found(e, lease->job, find(lease->job, key_of(MU_LIST_ITEM(first, struct mu_engine_item, link)), false),
-                     end);
+    sort_items(&lease->items);
+    MU_LIST_EACH_LEAVING (struct mu_engine_item, item, &lease->items, link) {
+        struct place place = find_place(lease->job, key_of(item));
+
+        assert(*place.links[0] == item);
+        delete_item(e, lease->job, &place, end);
+    }
 }
 
 void mu_engine_items_done(struct mu_engine *e, struct mu_engine_job *job)
 {
-    for (size_t i = 0; i < job->count; i++)
-        drop_item(e, job->items[i]);
-    free(job->items);
-    job->items = NULL;
-    job->count = job->room = 0;
+    struct mu_engine_item *item;
+
+    while ((item = job->first[0]) != NULL) {
+        job->first[0] = item->next[0];
+        mu_list_remove(&item->link);
+        drop_item(e, item);
+    }
 }
 
 /* ---- Transactions ---- */
@@ -522,9 +594,9 @@ static enum mu_engine_code check_txn(const struct mu_engine_txn *txn)
     return code != MU_ENGINE_OK ? code : check_branch((struct branch){ txn->otherwise, txn->otherwise_count });
 }
 
-static bool holds(const struct mu_engine_job *job, const struct mu_engine_compare *compare)
+static bool holds(struct mu_engine_job *job, const struct mu_engine_compare *compare)
 {
-    const struct mu_engine_item *item = find_item(job, compare->key);
+    const struct mu_engine_item *item = find_first(job, compare->key, false);
 
     switch (compare->kind) {
     case MU_ENGINE_IF_ABSENT:
@@ -539,23 +611,6 @@ static bool holds(const struct mu_engine_job *job, const struct mu_engine_compar
     return false;
 }
 
-static bool reserve(struct mu_engine_job *job, size_t more)
-{
-    size_t room = job->room == 0 ? 16 : job->room;
-    struct mu_engine_item **items;
-
-    if (job->room - job->count >= more)
-        return true;
-    while (room - job->count < more)
-        room *= 2;
-    items = realloc(job->items, room * sizeof(struct mu_engine_item *));
-    if (items == NULL)
-        return false;
-    job->items = items;
-    job->room = room;
-    return true;
-}
-
 static bool has_leases(const struct mu_engine *e, const struct mu_engine_job *job, struct branch branch)
 {
     for (size_t i = 0; i < branch.count; i++)
@@ -565,14 +620,24 @@ static bool has_leases(const struct mu_engine *e, const struct mu_engine_job *jo
     return true;
 }
 
-static size_t count_changes(const struct mu_engine_job *job, struct branch branch)
+static bool changes_anything(struct mu_engine_job *job, struct branch branch)
 {
-    size_t changes = 0;
-
     for (size_t i = 0; i < branch.count; i++)
-        changes += branch.ops[i].kind == MU_ENGINE_PUT ||
-                   find(job, branch.ops[i].key, branch.ops[i].kind == MU_ENGINE_DELETE_PREFIX).count > 0;
-    return changes;
+        if (branch.ops[i].kind == MU_ENGINE_PUT ||
+            find_first(job, branch.ops[i].key, branch.ops[i].kind == MU_ENGINE_DELETE_PREFIX) != NULL)
+            return true;
+    return false;
+}
+
+static bool has_room(struct mu_engine_job *job, struct branch branch)
+{
+    size_t count = job->count;
+
+    if (count + branch.count <= MU_ENGINE_KEYS_MAX)
+        return true;
+    for (size_t i = 0; i < branch.count; i++)
+        count += branch.ops[i].kind == MU_ENGINE_PUT && find_first(job, branch.ops[i].key, false) == NULL;
+    return count <= MU_ENGINE_KEYS_MAX;
 }
 
 /* All items that the puts need, or none. */
@@ -596,10 +661,10 @@ static enum mu_engine_code apply(struct mu_engine *e, struct mu_engine_job *job,
 
     if (!has_leases(e, job, branch))
         return MU_ENGINE_NOT_FOUND;
-    if (count_changes(job, branch) == 0)
+    if (!changes_anything(job, branch))
         return MU_ENGINE_OK;
-    items = malloc(branch.count * sizeof(struct mu_engine_item *));
-    if (items == NULL || !reserve(job, branch.count) || !make_items(e, branch, items)) {
+    items = has_room(job, branch) ? malloc(branch.count * sizeof(struct mu_engine_item *)) : NULL;
+    if (items == NULL || !make_items(e, branch, items)) {
         free(items);
         return MU_ENGINE_EXHAUSTED;
     }
@@ -608,8 +673,7 @@ static enum mu_engine_code apply(struct mu_engine *e, struct mu_engine_job *job,
         if (items[i] != NULL)
             put_item(e, job, items[i]);
         else
-            delete_found(e, job, find(job, branch.ops[i].key, branch.ops[i].kind == MU_ENGINE_DELETE_PREFIX),
-                         MU_ENGINE_DELETED);
+            delete_keys(e, job, branch.ops[i].key, branch.ops[i].kind == MU_ENGINE_DELETE_PREFIX);
     }
     free(items);
     return MU_ENGINE_OK;

@@ -6,17 +6,25 @@
 
 #include "store/engine.h"
 
+#define MU_ENGINE_LEVELS 10 /* each has a quarter of the keys of the one below */
+
 /* A key with its value. Never changed: a put makes another one. Changes that are still to be pushed hold it, too. */
 struct mu_engine_item {
-    unsigned holders;
+    unsigned holders, levels;
     struct mu_list link; /* in lease->items */
     uint64_t lease;      /* 0: none */
     int64_t create, mod;
     size_t key_len, value_len;
-    char bytes[]; /* of the key, then of the value */
+    struct mu_engine_item *next[]; /* `levels` of them; behind these the bytes of the key, then of the value */
 };
 
-enum mu_engine_lease_state { MU_ENGINE_LEASE_FREE, MU_ENGINE_LEASE_BOUND, MU_ENGINE_LEASE_RESET, MU_ENGINE_LEASE_CUT };
+enum mu_engine_lease_state {
+    MU_ENGINE_LEASE_FREE,
+    MU_ENGINE_LEASE_BOUND,
+    MU_ENGINE_LEASE_RESET,
+    MU_ENGINE_LEASE_CUT,
+    MU_ENGINE_LEASE_STATES_COUNT,
+};
 
 struct mu_engine_lease {
     struct mu_bucket_item item; /* in engine->leases, by id */
@@ -27,8 +35,8 @@ struct mu_engine_lease {
     struct mu_engine_peer *peer; /* BOUND: its connection; else NULL */
     enum mu_engine_lease_state state;
     uint64_t id, ttl_ms;
-    uint64_t heard_ms, due_ms;
-    bool on_probation; /* RESET, CUT: it was due already */
+    uint64_t heard_ms, due_ms; /* in the engine's time */
+    bool on_probation;         /* RESET, CUT: it was due already */
     struct mu_engine_last last;
     bool has_secret;
     unsigned char secret[MU_ENGINE_SECRET_BYTES];
@@ -39,7 +47,6 @@ struct mu_engine_prefix {
     struct mu_list link;    /* in job->prefixes */
     struct mu_list watches; /* of struct mu_engine_watch */
     struct mu_engine_change *changes;
-    struct mu_engine_item **items; /* whose bytes the changes are */
     size_t count, room;
     bool lost; /* there was no room for a change */
     size_t len;
@@ -52,9 +59,9 @@ struct mu_engine_job {
     size_t peers_count;
     struct mu_list leases; /* of struct mu_engine_lease */
     size_t leases_count;
-    uint64_t suspected_until_ms;   /* 0: the network is not suspected */
-    struct mu_engine_item **items; /* by key: sorted, so that keys with one prefix stand together */
-    size_t count, room;
+    uint64_t suspected_until_ms;                    /* in the engine's time; 0: the network is not suspected */
+    struct mu_engine_item *first[MU_ENGINE_LEVELS]; /* of its keys, in order: those with one prefix stand together */
+    size_t count;
     struct mu_list prefixes; /* of struct mu_engine_prefix */
     size_t prefixes_count;
     size_t len;
@@ -63,17 +70,24 @@ struct mu_engine_job {
 
 struct mu_engine {
     struct mu_engine_config config;
+    struct mu_budget share; /* at most half of the budget */
     struct mu_list jobs;
     struct mu_buckets leases; /* of all jobs */
+    size_t table_charged;     /* what their table takes */
     int64_t revision;
     bool has_changes; /* some prefix has, or has lost some */
-    uint64_t next_ms; /* no lease is due before; UINT64_MAX: there is none */
+    size_t leases_count[MU_ENGINE_LEASE_STATES_COUNT];
+    uint64_t now_ms;     /* the engine's time */
+    uint64_t next_ms;    /* in that time: no lease is due before; UINT64_MAX: there is none */
+    uint64_t turned_ms;  /* when the poll of the last turn began, in the caller's time ... */
+    uint64_t turn_of_ms; /* ... and in the engine's */
 };
 
 /* engine.c */
+/* Zeroed, and charged to the engine's share and the budget; NULL: no memory. */
+void *mu_engine_alloc(struct mu_engine *e, size_t bytes);
+void mu_engine_release(struct mu_engine *e, void *memory, size_t bytes); /* NULL: nothing */
 struct mu_engine_lease *mu_engine_find_lease(const struct mu_engine *e, const struct mu_engine_job *job, uint64_t id);
-/* A job that nobody needs any more is freed. */
-void mu_engine_job_drop(struct mu_engine *e, struct mu_engine_job *job);
 
 /* engine_keys.c */
 void mu_engine_end_keys(struct mu_engine *e, struct mu_engine_lease *lease, enum mu_engine_end end);

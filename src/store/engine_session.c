@@ -3,17 +3,45 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum {
-    KVS_BYTES = 256 * 1024,   /* of keys in one frame, unless a single one is larger */
-    EVENTS_BYTES = 256 * 1024 /* the same for changes */
+    KVS_BYTES = 256 * 1024,    /* of keys in one frame, unless a single one is larger */
+    EVENTS_BYTES = 256 * 1024, /* the same for changes */
+    ANSWERS_MAX = 16           /* of one session that are being sent page by page */
 };
 
 #define OUT_BYTES_MAX (MU_FRAME_BYTES_MAX + 64u)
 #define LISTS_BYTES_MAX (16u << 20) /* what the lists of one frame may take in memory: 4,096 operations take less */
 
 /* ---- Sending ---- */
+
+/* The keys that were found, of which those before `next` were sent, and what is to be sent behind them. */
+struct answer {
+    struct mu_list link; /* in session->answers */
+    uint32_t id;
+    int64_t revision;
+    struct mu_engine_found found;
+    size_t next;
+    struct mu_buf behind;
+};
+
+static void hold_back(struct mu_engine_session *session, struct answer *answer, struct mu_slice bytes)
+{
+    struct mu_budget *transit = session->host->transit;
+
+    if (session->held_back > MU_ENGINE_UNSENT_MAX)
+        session->host->drop(session, "it does not read its replies: more than 1 MiB is unsent");
+    else if (!mu_budget_take(transit, bytes.len))
+        session->host->drop(session, "no room for unsent bytes: too many are in use by all connections");
+    else if (mu_buf_append(&answer->behind, bytes.data, bytes.len, SIZE_MAX) == 0)
+        session->held_back += bytes.len;
+    else {
+        mu_budget_give(transit, bytes.len);
+        session->host->drop(session, "no memory for an answer");
+    }
+}
 
 static void send_frame(struct mu_engine_session *session, const struct mu_frame *frame)
 {
@@ -23,9 +51,11 @@ static void send_frame(struct mu_engine_session *session, const struct mu_frame 
         return;
     out->len = 0;
     if (mu_frame_write(frame, out, OUT_BYTES_MAX) < 0)
-        session->host->drop(session); /* no memory for its answer: it has to come again */
+        session->host->drop(session, "no memory for an answer");
+    else if (mu_list_empty(&session->answers))
+        (void)session->host->send(session, mu_buf_slice(out));
     else
-        session->host->send(session, mu_buf_slice(out));
+        hold_back(session, MU_LIST_ITEM(session->answers.prev, struct answer, link), mu_buf_slice(out));
 }
 
 static const char *refusal(enum mu_engine_code code)
@@ -40,7 +70,7 @@ static const char *refusal(enum mu_engine_code code)
     case MU_ENGINE_DENIED:
         return "this is not the secret of that lease";
     case MU_ENGINE_EXHAUSTED:
-        return "the store has no room for more";
+        return "no room: the store's memory is full, or the job has too many connections, leases, keys or watches";
     case MU_ENGINE_PRECONDITION:
         return "HELLO has to come first, and once; a lease is granted once";
     }
@@ -84,55 +114,90 @@ static size_t page_of(const struct mu_engine_found *found, size_t from)
     return count;
 }
 
-static void send_kvs(struct mu_engine_session *session, uint32_t id, const struct mu_engine_found *found)
+static void free_answer(struct mu_engine_session *session, struct answer *answer)
 {
-    size_t from = 0;
-
-    do {
-        size_t count = page_of(found, from);
-        struct mu_engine_kv *kvs = calloc(count + 1, sizeof *kvs);
-        struct mu_frame frame = { .type = MU_FRAME_KVS,
-                                  .id = id,
-                                  .more = from + count < found->count,
-                                  .revision = mu_engine_revision(session->host->engine),
-                                  .kvs = kvs,
-                                  .kvs_count = count };
-
-        if (kvs == NULL) {
-            session->host->drop(session);
-            return;
-        }
-        for (size_t i = 0; i < count; i++)
-            kvs[i] = mu_engine_kv(found, from + i);
-        send_frame(session, &frame);
-        free(kvs);
-        from += count;
-    } while (from < found->count && !session->dead);
+    mu_engine_found_done(session->host->engine, &answer->found);
+    mu_budget_give(session->host->transit, answer->behind.len);
+    session->held_back -= answer->behind.len;
+    mu_buf_done(&answer->behind);
+    mu_list_remove(&answer->link);
+    session->answers_count--;
+    free(answer);
 }
 
-/* As much as goes into one frame; its time is told as how long ago. */
-static size_t send_some_changes(struct mu_engine_session *session, struct mu_frame *frame,
-                                const struct mu_engine_change *changes, size_t count)
+static bool write_page(struct mu_engine_session *session, struct answer *answer)
 {
-    struct mu_engine_change *copies = malloc(count * sizeof *copies);
-    uint64_t now_ms = session->host->now_ms;
+    size_t count = page_of(&answer->found, answer->next);
+    struct mu_engine_kv *kvs = calloc(count + 1, sizeof *kvs);
+    struct mu_frame frame = { .type = MU_FRAME_KVS,
+                              .id = answer->id,
+                              .more = answer->next + count < answer->found.count,
+                              .revision = answer->revision,
+                              .kvs = kvs,
+                              .kvs_count = count };
+    bool written = false;
+
+    for (size_t i = 0; kvs != NULL && i < count; i++)
+        kvs[i] = mu_engine_kv(&answer->found, answer->next + i);
+    session->host->out.len = 0;
+    if (kvs != NULL)
+        written = mu_frame_write(&frame, &session->host->out, OUT_BYTES_MAX) == 0;
+    answer->next += count;
+    free(kvs);
+    return written;
+}
+
+/* As many pages as the peer takes. */
+static void send_pages(struct mu_engine_session *session)
+{
+    struct answer *answer;
+    bool takes_more = true;
+
+    while (takes_more && !session->dead && (answer = MU_LIST_FIRST(struct answer, &session->answers, link)) != NULL) {
+        if (!write_page(session, answer)) {
+            session->host->drop(session, "no memory for an answer");
+            return;
+        }
+        takes_more = session->host->send(session, mu_buf_slice(&session->host->out));
+        if (answer->next < answer->found.count)
+            continue;
+        if (answer->behind.len > 0 && !session->dead)
+            takes_more = session->host->send(session, mu_buf_slice(&answer->behind)) && takes_more;
+        free_answer(session, answer);
+    }
+}
+
+void mu_engine_session_sent(struct mu_engine_session *session)
+{
+    send_pages(session);
+}
+
+/* Takes what was found. */
+static void send_kvs(struct mu_engine_session *session, uint32_t id, struct mu_engine_found *found)
+{
+    struct answer *answer = session->answers_count < ANSWERS_MAX ? calloc(1, sizeof *answer) : NULL;
+    bool is_first = mu_list_empty(&session->answers);
+
+    if (answer == NULL) {
+        mu_engine_found_done(session->host->engine, found);
+        session->host->drop(session, session->answers_count < ANSWERS_MAX ? "no memory for an answer"
+                                                                          : "it does not read its replies");
+        return;
+    }
+    *answer = (struct answer){ .id = id, .revision = mu_engine_revision(session->host->engine), .found = *found };
+    mu_list_push(&session->answers, &answer->link);
+    session->answers_count++;
+    if (is_first)
+        send_pages(session);
+}
+
+/* How many changes go into one frame. */
+static size_t changes_of(const struct mu_engine_change *changes, size_t count)
+{
     size_t bytes = 0, some = 0;
 
-    if (copies == NULL) {
-        session->host->drop(session);
-        return count;
-    }
-    while (some < count && (some == 0 || bytes < EVENTS_BYTES) && some < MU_FRAME_KVS_MAX) {
-        copies[some] = changes[some];
-        if (changes[some].heard_ms != 0)
-            copies[some].heard_ms = now_ms > changes[some].heard_ms ? now_ms - changes[some].heard_ms : 0;
-        bytes += mu_frame_kv_bytes(&changes[some].kv);
-        some++;
-    }
-    frame->changes = copies;
-    frame->changes_count = some;
-    send_frame(session, frame);
-    free(copies);
+    while (some < count && (some == 0 || bytes < EVENTS_BYTES) && some < MU_FRAME_KVS_MAX)
+        bytes += mu_frame_kv_bytes(&changes[some++].kv);
     return some;
 }
 
@@ -148,10 +213,11 @@ static void on_push(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int6
     if (count == 0)
         send_frame(session, &frame);
     while (count > 0 && !session->dead) {
-        size_t some = send_some_changes(session, &frame, changes, count);
-
-        changes += some;
-        count -= some;
+        frame.changes = changes;
+        frame.changes_count = changes_of(changes, count);
+        send_frame(session, &frame);
+        changes += frame.changes_count;
+        count -= frame.changes_count;
     }
 }
 
@@ -167,17 +233,19 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
                                 .revision = mu_engine_revision(session->host->engine),
                                 .run_id = frame->run_id,
                                 .node = mu_slice_str(session->host->node),
-                                .your_addr = mu_slice_str(session->address) };
+                                .your_addr = mu_slice_str(session->ends.peer_addr),
+                                .my_addr = mu_slice_str(session->ends.own_addr) };
     struct mu_frame refused = { .type = MU_FRAME_DONE, .id = frame->id, .code = MU_ENGINE_PRECONDITION };
-    int rc;
+    char why[128];
 
     if (frame->version_min > MU_FRAME_VERSION || frame->version_max < frame->version_min || frame->version_min == 0) {
-        rc = mu_fail(reterr, MUSTER_EPROTOCOL,
-                     "it speaks versions %" PRIu32 " to %" PRIu32 " of the engine's frames, and this store version %d",
-                     frame->version_min, frame->version_max, MU_FRAME_VERSION);
-        refused.text = mu_slice_str(reterr->text);
+        (void)snprintf(why, sizeof why,
+                       "it speaks versions %" PRIu32 " to %" PRIu32
+                       " of the engine's frames, and this store version %d",
+                       frame->version_min, frame->version_max, MU_FRAME_VERSION);
+        refused.text = mu_slice_str(why);
         send_frame(session, &refused); /* so that it does not try again */
-        return rc;
+        return mu_fail(reterr, MUSTER_EPROTOCOL, "%s", why);
     }
     code = mu_engine_hello(session->host->engine, &session->peer, frame->run_id);
     if (code != MU_ENGINE_OK)
@@ -192,11 +260,15 @@ static void attach(struct mu_engine_session *session, const struct mu_frame *fra
 {
     struct mu_engine_peer *old;
     struct mu_engine_last last;
+    char why[160];
     enum mu_engine_code code =
         mu_engine_attach(session->host->engine, &session->peer, frame->lease, session->host->now_ms, &last, &old);
 
-    if (old != NULL)
-        session->host->drop(MU_LIST_ITEM(old, struct mu_engine_session, peer));
+    if (old != NULL) {
+        (void)snprintf(why, sizeof why, "its lease %016" PRIx64 " was taken over by %s", frame->lease,
+                       session->ends.peer);
+        session->host->drop(MU_LIST_ITEM(old, struct mu_engine_session, peer), why);
+    }
     if (code == MU_ENGINE_OK)
         send_done(session, frame->id, code, &last);
     else
@@ -218,7 +290,7 @@ static void look_up(struct mu_engine_session *session, const struct mu_frame *fr
     enum mu_engine_code code =
         frame->type == MU_FRAME_LOAD
             ? mu_engine_load(session->host->engine, &session->peer, frame->watch, frame->key, &found)
-            : mu_engine_range(&session->peer, frame->key, frame->prefix, &found);
+            : mu_engine_range(session->host->engine, &session->peer, frame->key, frame->prefix, frame->limit, &found);
 
     if (code != MU_ENGINE_OK)
         send_code(session, frame->id, code, false);
@@ -287,6 +359,8 @@ static int take_frames(struct mu_engine_session *session, struct mu_slice bytes,
 
         if (len > MU_FRAME_BYTES_MAX || (len > 0 && len < MU_FRAME_HEAD_BYTES))
             return mu_fail(reterr, MUSTER_EPROTOCOL, "a frame of %zu bytes", len);
+        if (len > MU_ENGINE_EARLY_MAX && session->peer.job == NULL)
+            return mu_fail(reterr, MUSTER_EPROTOCOL, "a frame of %zu bytes before HELLO", len);
         if (len == 0 || len > left.len)
             return 0;
         rc = mu_frame_read(mu_slice(left.data, len), &arena, &frame, reterr);
@@ -338,15 +412,19 @@ int mu_engine_session_feed(struct mu_engine_session *session, struct mu_slice by
     return rc;
 }
 
-void mu_engine_session_init(struct mu_engine_session *session, struct mu_engine_host *host, const char *address)
+void mu_engine_session_init(struct mu_engine_session *session, struct mu_engine_host *host,
+                            const struct mu_engine_ends *ends)
 {
-    *session = (struct mu_engine_session){ .host = host, .address = address };
+    *session = (struct mu_engine_session){ .host = host, .ends = *ends };
+    mu_list_init(&session->answers);
     mu_engine_peer_init(&session->peer);
 }
 
 void mu_engine_session_leave(struct mu_engine_session *session, bool cut, uint64_t now_ms)
 {
     session->dead = true;
+    MU_LIST_EACH_LEAVING (struct answer, answer, &session->answers, link)
+        free_answer(session, answer);
     mu_engine_leave(session->host->engine, &session->peer, cut, now_ms);
     mu_budget_give(session->host->transit, session->charged);
     session->charged = 0;
@@ -380,10 +458,13 @@ void mu_engine_host_done(struct mu_engine_host *host)
     mu_buf_done(&host->out);
 }
 
-void mu_engine_host_turn(struct mu_engine_host *host, uint64_t began_ms, uint64_t now_ms)
+bool mu_engine_host_turn(struct mu_engine_host *host, uint64_t began_ms, uint64_t now_ms)
 {
+    bool expected = mu_engine_expects_peers(host->engine);
+
     assert(began_ms <= now_ms);
     host->now_ms = now_ms;
     mu_engine_turn(host->engine, began_ms);
     mu_engine_flush(host->engine);
+    return expected && !mu_engine_expects_peers(host->engine);
 }

@@ -190,7 +190,7 @@ static void change(struct fields *f, struct mu_engine_change *c)
     else if (kind > 0)
         c->end = (enum mu_engine_end)(kind - 1);
     c->deleted = kind > 0;
-    u64(f, &c->heard_ms, "a change's time");
+    u64(f, &c->ago_ms, "a change's time");
     kv(f, &c->kv);
 }
 
@@ -262,6 +262,7 @@ static void watch(struct fields *f, struct mu_frame *frame)
 static void range(struct fields *f, struct mu_frame *frame)
 {
     flag(f, &frame->prefix, "prefix");
+    u32(f, &frame->limit, "limit");
     bytes_up_to(f, &frame->key, MU_ENGINE_KEY_MAX, "key");
 }
 
@@ -281,6 +282,8 @@ static void welcome(struct fields *f, struct mu_frame *frame)
     bytes_up_to(f, &frame->run_id, MU_ENGINE_RUN_ID_MAX, "run_id");
     bytes_up_to(f, &frame->node, MU_FRAME_TEXT_MAX, "node");
     bytes_up_to(f, &frame->your_addr, MU_FRAME_TEXT_MAX, "your_addr");
+    bytes_up_to(f, &frame->my_addr, MU_FRAME_TEXT_MAX, "my_addr");
+    flag(f, &frame->moved, "moved");
 }
 
 static void done(struct fields *f, struct mu_frame *frame)

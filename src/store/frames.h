@@ -12,12 +12,13 @@
  *     REVOKE   u64 lease, bytes secret
  *     LOAD     u32 watch, bytes key                 KVS, the last with the answer to it; then EVENTS
  *     UNWATCH  u32 watch
- *     RANGE    u32 prefix, bytes key                KVS
+ *     RANGE    u32 prefix, u32 limit, bytes key     KVS; a limit that is not 0: the oldest so many, in that order
  *     TXN      u32 + compares, u32 + then, u32 + otherwise
  *       a compare   u32 kind, u64 revision, bytes key
  *       an op       u32 kind, u64 lease, bytes key, bytes value
  *   to the client
- *     WELCOME  u32 version, u64 epoch, u64 revision, bytes run_id, bytes node (the host's), bytes your_addr
+ *     WELCOME  u32 version, u64 epoch, u64 revision, bytes run_id, bytes node (the host's), bytes your_addr,
+ *              bytes my_addr, u32 moved (the job no longer uses the engine)
  *     DONE     u32 code, u32 held, u64 revision, u32 last, bytes text (of an error)
  *     KVS      u32 more, u64 revision, u32 + kvs
  *       a kv        u64 create, u64 mod, u64 lease, bytes key, bytes value
@@ -69,14 +70,15 @@ struct mu_frame { /* zeroed, and then what is needed; read: borrows from the byt
     uint32_t version_min, version_max, version;
     uint64_t epoch, lease;
     int64_t revision;
-    uint32_t ttl_ms, watch, last;
+    uint32_t ttl_ms, watch, limit, last;
     uint32_t code; /* enum mu_engine_code */
-    bool bound, prefix, held, more;
-    struct mu_slice run_id, node, proof, secret, key, your_addr, text;
+    bool bound, prefix, held, more, moved;
+    struct mu_slice run_id, node, proof, secret, key, text;
+    struct mu_slice your_addr, my_addr; /* of the client and of the server, as the server sees them; without a port */
     struct mu_engine_txn txn;
     const struct mu_engine_kv *kvs;
     size_t kvs_count;
-    const struct mu_engine_change *changes; /* heard_ms is how long ago that was */
+    const struct mu_engine_change *changes;
     size_t changes_count;
 };
 

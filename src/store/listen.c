@@ -269,6 +269,18 @@ int mu_listen_free_port(uint16_t *ret_port, struct muster_error *reterr)
     return 0;
 }
 
+int mu_listen_probe(uint16_t *port, struct muster_error *reterr)
+{
+    int fd = -1, rc;
+
+    if (*port == 0)
+        return mu_listen_free_port(port, reterr);
+    rc = mu_listen_open(NULL, *port, &fd, reterr);
+    if (rc == 0)
+        (void)close(fd);
+    return rc;
+}
+
 int mu_listen_adopt(int fd, uint16_t port, struct muster_error *reterr)
 {
     union mu_addr addr = { 0 };

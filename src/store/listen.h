@@ -33,5 +33,7 @@ int mu_listen_address(int fd, union mu_addr *ret_addr, struct muster_error *rete
 
 /* A port that is free on every address, found by binding and closing: for another process to listen on soon. */
 int mu_listen_free_port(uint16_t *ret_port, struct muster_error *reterr);
+/* The same for *port, if that is not 0: it must be free. */
+int mu_listen_probe(uint16_t *port, struct muster_error *reterr);
 
 #endif

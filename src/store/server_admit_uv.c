@@ -35,7 +35,7 @@ bool mu_server_is_alone(const struct mu_server *server)
 {
     struct mu_own_sockets own;
 
-    if (server->conns_count > MU_OWN_SOCKETS_MAX)
+    if (server->conns_count > MU_OWN_SOCKETS_MAX || mu_server_engine_expects_peers(server))
         return false;
     find_own(server, &own);
     MU_LIST_EACH (const struct mu_conn, conn, &server->conns, link) {

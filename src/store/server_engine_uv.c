@@ -31,15 +31,15 @@ static struct mu_conn *conn_of(struct mu_engine_session *session)
     return MU_LIST_ITEM(session, struct mu_frames, session)->conn;
 }
 
-static void on_send(struct mu_engine_session *session, struct mu_slice bytes)
+static bool on_send(struct mu_engine_session *session, struct mu_slice bytes)
 {
     mu_conn_send(conn_of(session), &bytes, 1);
+    return conn_of(session)->backlog == NULL;
 }
 
-static void on_drop(struct mu_engine_session *session)
+static void on_drop(struct mu_engine_session *session, const char *why)
 {
-    conn_of(session)->refused = true;
-    mu_conn_doom(conn_of(session));
+    mu_conn_drop(conn_of(session), why);
 }
 
 /* ---- Turns ---- */
@@ -88,7 +88,8 @@ static void on_after(uv_check_t *check)
     struct mu_server_engine *engine = server->engine;
 
     (void)uv_idle_stop(&engine->hurry);
-    mu_engine_host_turn(&engine->host, engine->began_ms, uv_now(server->loop));
+    if (mu_engine_host_turn(&engine->host, engine->began_ms, uv_now(server->loop)))
+        mu_server_look_if_alone(server);
     mu_server_close_doomed(server);
 }
 
@@ -142,6 +143,11 @@ static int start_engine(struct mu_server *server, struct muster_error *reterr)
     return 0;
 }
 
+bool mu_server_engine_expects_peers(const struct mu_server *server)
+{
+    return server->engine != NULL && mu_engine_expects_peers(server->engine->host.engine);
+}
+
 void mu_server_engine_close(struct mu_server *server)
 {
     struct mu_server_engine *engine = server->engine;
@@ -166,9 +172,24 @@ void mu_server_engine_free(struct mu_server *server)
 
 /* ---- Connections ---- */
 
+/* An end that the system does not tell any more, for it is about to be closed, is empty. */
+static struct mu_engine_ends describe_ends(struct mu_frames *frames, const struct mu_conn *conn)
+{
+    union mu_addr own = { .any = { 0 } };
+    int len = sizeof own;
+
+    if (uv_tcp_getsockname(&conn->tcp, &own.any, &len) == 0)
+        (void)mu_addr_host(&own, frames->own_addr, sizeof frames->own_addr); /* it has room for every address */
+    (void)mu_addr_host(&conn->addr, frames->peer_addr, sizeof frames->peer_addr);
+    return (struct mu_engine_ends){ .peer = mu_addr_format(&conn->addr, frames->peer),
+                                    .peer_addr = frames->peer_addr,
+                                    .own_addr = frames->own_addr };
+}
+
 int mu_conn_move(struct mu_conn *conn, struct muster_error *reterr)
 {
     struct mu_frames *frames = calloc(1, sizeof *frames);
+    struct mu_engine_ends ends;
     struct mu_buf rest;
     int rc = 0;
 
@@ -181,9 +202,11 @@ int mu_conn_move(struct mu_conn *conn, struct muster_error *reterr)
         return rc;
     }
     frames->conn = conn;
-    (void)mu_addr_host(&conn->addr, frames->address, sizeof frames->address); /* it has room for every address */
-    mu_engine_session_init(&frames->session, &conn->server->engine->host, frames->address);
+    ends = describe_ends(frames, conn);
+    mu_engine_session_init(&frames->session, &conn->server->engine->host, &ends);
     conn->frames = frames;
+    mu_list_remove(&conn->silent); /* without a HELLO it has not asked for anything */
+    mu_list_push(&conn->server->silent, &conn->silent);
     rest = mu_session_take_rest(&conn->session);
     if (rest.len > 0)
         rc = mu_engine_session_feed(&frames->session, mu_buf_slice(&rest), uv_now(conn->server->loop), reterr);

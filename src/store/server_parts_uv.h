@@ -114,12 +114,14 @@ void mu_conn_send(struct mu_conn *conn, const struct mu_slice *parts, size_t cou
 struct mu_frames { /* of a connection of the engine */
     struct mu_engine_session session;
     struct mu_conn *conn;
-    char address[MU_ADDR_TEXT_MAX];
+    char peer[MU_ADDR_TEXT_MAX], peer_addr[MU_ADDR_TEXT_MAX], own_addr[MU_ADDR_TEXT_MAX];
 };
 
 /* From now on it speaks frames. Negative, with *reterr set: it cannot. */
 int mu_conn_move(struct mu_conn *conn, struct muster_error *reterr);
-void mu_frames_free(struct mu_frames *frames);         /* its connection is closed; may be NULL */
+void mu_frames_free(struct mu_frames *frames); /* its connection is closed; may be NULL */
+/* Whether somebody who has lost a connection is about to come back. */
+bool mu_server_engine_expects_peers(const struct mu_server *server);
 void mu_server_engine_close(struct mu_server *server); /* every connection is closed */
 void mu_server_engine_free(struct mu_server *server);  /* its handles are closed. Both: nothing without an engine */
 

@@ -129,12 +129,13 @@ static bool can_queue(const struct mu_conn *conn, size_t len, struct muster_erro
     const struct mu_service *service = &conn->era->service;
     const struct mu_buf *queued = &conn->backlog->queued;
     size_t unsent = conn->backlog->sending.len + queued->len;
+    uint64_t max = conn->frames != NULL ? MU_ENGINE_UNSENT_MAX + len : service->limits.unsent_bytes;
     size_t growth = queued->len + len > queued->cap ? 2 * (queued->len + len) + 64 - queued->cap : 0; /* at worst */
 
-    if (len > service->limits.unsent_bytes || unsent > service->limits.unsent_bytes - len) {
+    if (len > max || unsent > max - len) {
         (void)mu_fail(reterr, MUSTER_ELIMIT,
                       "it does not read its replies: %zu bytes are unsent and the limit is %" PRIu64, unsent + len,
-                      service->limits.unsent_bytes);
+                      max);
         return false;
     }
     if (service->transit.used + growth > service->transit.max) {
@@ -252,6 +253,8 @@ static void on_written(uv_write_t *req, int status)
             start_write(conn);
         else
             free_backlog(conn);
+        if (conn->backlog == NULL && conn->frames != NULL)
+            mu_engine_session_sent(&conn->frames->session);
     }
     mu_server_close_doomed(conn->server);
 }
@@ -412,7 +415,8 @@ static void feed(struct mu_conn *conn, struct mu_slice bytes)
         rc = mu_conn_move(conn, &error);
     flush(server); /* what it asked for before a bad request is still answered */
     server->current = NULL;
-    if (!mu_list_empty(&conn->silent) && conn->session.codec.any_request)
+    if (!mu_list_empty(&conn->silent) &&
+        (conn->frames != NULL ? conn->frames->session.peer.job != NULL : conn->session.codec.any_request))
         mu_list_remove(&conn->silent);
     if (rc < 0)
         mu_conn_drop(conn, error.text);

@@ -14,13 +14,24 @@ enum { SESSIONS = 3, STEPS_MAX = 64 };
             abort();                                                                                                   \
     } while (0)
 
-static void on_send(struct mu_engine_session *session, struct mu_slice bytes)
+static unsigned sends;
+
+/* Every third leaves something unsent. What comes behind pages are several frames. */
+static bool on_send(struct mu_engine_session *session, struct mu_slice bytes)
 {
-    EXPECT(!session->dead && mu_frame_length(bytes) == bytes.len);
+    EXPECT(!session->dead && bytes.len > 0);
+    while (bytes.len > 0) {
+        size_t len = mu_frame_length(bytes);
+
+        EXPECT(len >= MU_FRAME_HEAD_BYTES && len <= bytes.len);
+        bytes = mu_slice(bytes.data + len, bytes.len - len);
+    }
+    return ++sends % 3 != 0;
 }
 
-static void on_drop(struct mu_engine_session *session)
+static void on_drop(struct mu_engine_session *session, const char *why)
 {
+    EXPECT(why[0] != '\0');
     session->dead = true;
 }
 
@@ -38,6 +49,8 @@ static void read_and_write(struct mu_slice bytes)
     mu_arena_done(&arena);
 }
 
+static const struct mu_engine_ends ends = { "1.2.3.4:5", "1.2.3.4", "1.2.3.1" };
+
 struct scene {
     struct mu_budget budget, transit;
     struct mu_engine_host host;
@@ -48,7 +61,7 @@ struct scene {
 static void renew(struct scene *s, struct mu_engine_session *session, bool cut)
 {
     mu_engine_session_leave(session, cut, s->now_ms);
-    mu_engine_session_init(session, &s->host, "1.2.3.4");
+    mu_engine_session_init(session, &s->host, &ends);
 }
 
 static void step(struct scene *s, unsigned what, struct mu_slice bytes)
@@ -63,6 +76,7 @@ static void step(struct scene *s, unsigned what, struct mu_slice bytes)
         s->now_ms += bytes.len * 100;
         break;
     case 2:
+        mu_engine_session_sent(session);
         mu_engine_host_turn(&s->host, s->now_ms, s->now_ms);
         break;
     default:
@@ -70,6 +84,7 @@ static void step(struct scene *s, unsigned what, struct mu_slice bytes)
             renew(s, session, true);
         break;
     }
+    mu_engine_check(s->host.engine);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -79,11 +94,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .budget = &s.budget, .transit = &s.transit, .node = "host", .send = on_send, .drop = on_drop
     };
 
+    sends = 0;
     read_and_write(mu_slice(data, size));
     if (mu_engine_host_init(&s.host, &config) < 0)
         return 0;
     for (unsigned i = 0; i < SESSIONS; i++)
-        mu_engine_session_init(&s.sessions[i], &s.host, "1.2.3.4");
+        mu_engine_session_init(&s.sessions[i], &s.host, &ends);
     for (unsigned i = 0; i < STEPS_MAX && size >= 2; i++) {
         size_t len = data[1] < size - 2 ? data[1] : size - 2;
 

@@ -69,6 +69,10 @@ def key_or_all(key):
     return base64.b64encode(b"\0").decode() if key == "-" else encode(key)
 
 
+def oldest(limit):
+    return {"limit": str(limit), "sort_order": "ASCEND", "sort_target": "CREATE"} if limit else {}
+
+
 class Etcd:
     """The same by etcd's JSON gateway; revisions are counted from the first one seen."""
 
@@ -136,9 +140,9 @@ class Etcd:
         if kind == "revoke":
             return "/v3/lease/revoke", {"ID": str(rest[0])}
         if kind == "range":
-            return "/v3/kv/range", {"key": encode(rest[0])}
+            return "/v3/kv/range", {"key": encode(rest[0]), **oldest(rest[1])}
         if kind == "prefix":
-            return "/v3/kv/range", {"key": key_or_all(rest[0]), "range_end": range_end(rest[0])}
+            return "/v3/kv/range", {"key": key_or_all(rest[0]), "range_end": range_end(rest[0]), **oldest(rest[1])}
         compares, then, otherwise = rest
         body = lines[1:]
         return "/v3/kv/txn", {"compare": [self.compare(line) for line in body[:compares]],
@@ -176,7 +180,7 @@ def draw(rng, revision):
     if kind in ("grant", "revoke"):
         return [(kind, rng.choice(LEASES))]
     if kind in ("range", "prefix"):
-        return [(kind, rng.choice(KEYS if kind == "range" else PREFIXES))]
+        return [(kind, rng.choice(KEYS if kind == "range" else PREFIXES), rng.choice([0, 0, 1, 2, 3, 5, 1000]))]
     compares = [draw_compare(rng, revision) for _ in range(rng.choice([0, 0, 1, 1, 2, 3]))]
     then = [draw_op(rng, revision) for _ in range(rng.choice([0, 1, 1, 1, 2, 3, 5]))]
     otherwise = [draw_op(rng, revision) for _ in range(rng.choice([0, 0, 1, 2]))]

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <time.h>
 
 enum { PEERS = 15, LEASE_MS = 5000, GONE_MS = MU_ENGINE_RECONNECT_MS + MU_ENGINE_PROBATION_MS };
 
@@ -14,7 +15,7 @@ struct scene {
     struct mu_budget budget;
     struct mu_engine *engine;
     struct mu_engine_peer peers[PEERS];
-    uint64_t now_ms;
+    uint64_t now_ms, ago_ms; /* ago_ms: of the last deletion that was pushed */
     uint32_t last_txn;
     struct trace trace;
 };
@@ -34,6 +35,8 @@ static void on_push(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int6
         const struct mu_engine_kv *kv = &changes[i].kv;
 
         if (changes[i].deleted)
+            s->ago_ms = changes[i].ago_ms;
+        if (changes[i].deleted)
             trace_add(&s->trace, " -%.*s %s", (int)kv->key.len, kv->key.data, mu_engine_end_text(changes[i].end));
         else
             trace_add(&s->trace, " +%.*s=%.*s", (int)kv->key.len, kv->key.data, (int)kv->value.len, kv->value.data);
@@ -45,6 +48,7 @@ static const char *flush(struct scene *s)
 {
     trace_begin(&s->trace);
     mu_engine_flush(s->engine);
+    mu_engine_check(s->engine);
     return s->trace.text;
 }
 
@@ -71,13 +75,14 @@ static const char *keys(struct scene *s, unsigned peer, const char *prefix)
     struct mu_engine_found found;
 
     trace_begin(&s->trace);
-    assert_int_equal(mu_engine_range(&s->peers[peer], mu_slice_str(prefix), true, &found), MU_ENGINE_OK);
+    assert_int_equal(mu_engine_range(s->engine, &s->peers[peer], mu_slice_str(prefix), true, 0, &found), MU_ENGINE_OK);
     for (size_t i = 0; i < found.count; i++) {
         struct mu_engine_kv kv = mu_engine_kv(&found, i);
 
         trace_add(&s->trace, "%s%.*s=%.*s %" PRId64 "/%" PRId64 "%s", i > 0 ? ", " : "", (int)kv.key.len, kv.key.data,
                   (int)kv.value.len, kv.value.data, kv.create - BASE, kv.mod - BASE, kv.lease != 0 ? "*" : "");
     }
+    mu_engine_found_done(s->engine, &found);
     return s->trace.text;
 }
 
@@ -132,7 +137,10 @@ static int watch(struct scene *s, unsigned peer, uint32_t number, const char *pr
 {
     struct mu_engine_found found;
 
-    return (int)mu_engine_load(s->engine, &s->peers[peer], number, mu_slice_str(prefix), &found);
+    enum mu_engine_code code = mu_engine_load(s->engine, &s->peers[peer], number, mu_slice_str(prefix), &found);
+
+    mu_engine_found_done(s->engine, &found);
+    return (int)code;
 }
 
 static void leave(struct scene *s, unsigned peer, bool cut)
@@ -158,15 +166,41 @@ static int64_t revision(const struct scene *s)
     return mu_engine_revision(s->engine) - BASE;
 }
 
+/* Peer 0 has a bound lease of that number with the key "n", which peer 1 watches. */
+static void watch_a_lease(struct scene *s, uint64_t lease)
+{
+    assert_int_equal(watch(s, 1, 1, ""), MU_ENGINE_OK);
+    assert_int_equal(grant(s, 0, lease, true), MU_ENGINE_OK);
+    assert_int_equal(put(s, 0, "n", "", lease), MU_ENGINE_OK);
+    assert_string_equal(flush(s), "1.1 at 1: +n=@1");
+}
+
+/* So many peers have a lease with a key each, "a" and on, which peer 3 watches; they came `gap_ms` after each other. */
+static void watch_leases(struct scene *s, unsigned count, uint64_t gap_ms)
+{
+    assert_int_equal(watch(s, 3, 1, ""), MU_ENGINE_OK);
+    for (unsigned i = 0; i < count; i++) {
+        assert_int_equal(grant(s, i, 10 + i, true), MU_ENGINE_OK);
+        assert_int_equal(put(s, i, (char[]){ (char)('a' + i), '\0' }, "", 10 + i), MU_ENGINE_OK);
+        (void)after(s, gap_ms);
+    }
+}
+
+static void hear_from_2_and_3(struct scene *s)
+{
+    mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
+    mu_engine_heard(s->engine, &s->peers[3], s->now_ms);
+}
+
 /* Peers 0 to 3 are of job "j", peer 4 of another one, peer 5 has not said HELLO. */
-static int setup(void **state)
+static int setup_with(void **state, size_t budget_max)
 {
     struct scene *s = calloc(1, sizeof *s);
     struct mu_engine_config config;
 
     if (s == NULL)
         return -1;
-    s->budget.max = 1 << 20;
+    s->budget.max = budget_max;
     s->now_ms = 1000;
     config = (struct mu_engine_config){
         .budget = &s->budget, .seed = { 1, 2 }, .revision = BASE, .push = on_push, .ctx = s
@@ -177,8 +211,14 @@ static int setup(void **state)
         if (i < 5 && hello(s, i, i < 4 ? "j" : "other") != MU_ENGINE_OK)
             return -1;
     }
+    mu_engine_turn(s->engine, s->now_ms);
     *state = s;
     return s->engine != NULL ? 0 : -1;
+}
+
+static int setup(void **state)
+{
+    return setup_with(state, 1 << 20);
 }
 
 static int teardown(void **state)
@@ -258,13 +298,14 @@ static void compares_choose_the_branch(void **state)
         { MU_ENGINE_IF_CREATE, "a", BASE + 1, true }, { MU_ENGINE_IF_CREATE, "a", BASE + 2, false },
         { MU_ENGINE_IF_MOD, "a", BASE + 2, true },    { MU_ENGINE_IF_MOD, "a", BASE + 1, false },
         { MU_ENGINE_IF_MOD, "no", 0, true },          { MU_ENGINE_IF_CREATE, "no", 0, true },
-        { MU_ENGINE_IF_MOD, "no", BASE + 1, false },
+        { MU_ENGINE_IF_MOD, "no", BASE + 1, false },  { MU_ENGINE_IF_ABSENT, "long", 0, true }, /* "longer" is there */
     };
     struct scene *s = *state;
     struct mu_engine_op then = put_op("then", "", 0), otherwise = put_op("otherwise", "", 0);
 
     (void)put(s, 0, "a", "1", 0);
     (void)put(s, 0, "a", "2", 0);
+    (void)put(s, 0, "longer", "", 0);
     for (size_t i = 0; i < COUNT(rows); i++) {
         struct mu_engine_compare compares[] = { { MU_ENGINE_IF_MOD, mu_slice_str("a"), BASE + 2 },
                                                 { rows[i].kind, mu_slice_str(rows[i].key), rows[i].revision } };
@@ -335,6 +376,164 @@ static void a_full_budget_refuses_the_whole_transaction(void **state)
     assert_int_equal(hello(s, 5, "a third job of a long name: aaaaaaaaaaaaaaaaaaaaaaaaa"), MU_ENGINE_EXHAUSTED);
     s->budget.max = 0;
     assert_int_equal(do_ops(s, 0, ops, COUNT(ops)), MU_ENGINE_OK);
+}
+
+static void the_engine_takes_half_of_the_budget_and_no_more(void **state)
+{
+    static char value[1000];
+    struct scene *s = *state;
+    struct mu_engine_op op = { .kind = MU_ENGINE_PUT, .value = mu_slice(value, sizeof value) };
+    char name[16];
+    int code = MU_ENGINE_OK;
+
+    for (unsigned i = 0; code == MU_ENGINE_OK; i++) {
+        (void)snprintf(name, sizeof name, "%u", i);
+        op.key = mu_slice_str(name);
+        code = do_ops(s, 0, &op, 1);
+    }
+    assert_int_equal(code, MU_ENGINE_EXHAUSTED);
+    assert_in_range(s->budget.used, s->budget.max / 2 - 2000, s->budget.max / 2);
+    (void)do_ops(s, 0, (struct mu_engine_op[]){ delete_op("", true) }, 1);
+    assert_int_equal(do_ops(s, 0, &op, 1), MU_ENGINE_OK);
+    s->budget.used += s->budget.max / 2; /* the store's keys have taken the other half */
+    assert_int_equal(put(s, 0, "a", "1", 0), MU_ENGINE_OK);
+    s->budget.used += s->budget.max / 2 - 2000;
+    assert_int_equal(do_ops(s, 0, (struct mu_engine_op[]){ put_op("b", "1", 0), op }, 2), MU_ENGINE_EXHAUSTED);
+    s->budget.used -= s->budget.max - 2000;
+}
+
+static const char *oldest(struct scene *s, const char *key, bool prefix, uint32_t limit)
+{
+    struct mu_engine_found found;
+
+    trace_begin(&s->trace);
+    assert_int_equal(mu_engine_range(s->engine, &s->peers[0], mu_slice_str(key), prefix, limit, &found), MU_ENGINE_OK);
+    for (size_t i = 0; i < found.count; i++)
+        trace_add(&s->trace, "%s%.*s", i > 0 ? " " : "", (int)mu_engine_kv(&found, i).key.len,
+                  mu_engine_kv(&found, i).key.data);
+    mu_engine_found_done(s->engine, &found);
+    return s->trace.text;
+}
+
+static void a_limit_brings_the_keys_that_were_created_first(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op both[] = { put_op("n/c", "", 0), put_op("n/b", "", 0) };
+    struct mu_engine_found found;
+
+    assert_string_equal(oldest(s, "n/", true, 2), "");
+    (void)put(s, 0, "n/e", "", 0);
+    (void)do_ops(s, 0, both, 2);
+    (void)put(s, 0, "n/a", "", 0);
+    (void)put(s, 0, "n/d", "", 0);
+    (void)put(s, 0, "n/e", "again", 0); /* which makes it no younger */
+    (void)put(s, 0, "m", "", 0);
+    assert_string_equal(oldest(s, "n/", true, 0), "n/a n/b n/c n/d n/e");
+    assert_string_equal(oldest(s, "n/", true, 1), "n/e");
+    assert_string_equal(oldest(s, "n/", true, 2), "n/e n/b");
+    assert_string_equal(oldest(s, "n/", true, 4), "n/e n/b n/c n/a");
+    assert_string_equal(oldest(s, "n/", true, 5), "n/e n/b n/c n/a n/d");
+    assert_string_equal(oldest(s, "n/", true, MU_ENGINE_LIMIT_MAX), "n/e n/b n/c n/a n/d");
+    assert_string_equal(oldest(s, "n/b", false, 1), "n/b");
+    assert_int_equal(
+        mu_engine_range(s->engine, &s->peers[0], mu_slice_str("n/"), true, MU_ENGINE_LIMIT_MAX + 1, &found),
+        MU_ENGINE_INVALID);
+    assert_true(found.count == 0 && found.items == NULL);
+}
+
+static void all_that_is_gathered_or_found_is_charged(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_found found;
+    size_t used;
+
+    for (unsigned i = 0; i < 100; i++)
+        (void)put(s, 0, (char[]){ (char)('A' + i / 10), (char)('0' + i % 10), '\0' }, "", 0);
+    (void)watch(s, 1, 1, "");
+    used = s->budget.used;
+    assert_int_equal(mu_engine_range(s->engine, &s->peers[0], mu_slice_str(""), true, 0, &found), MU_ENGINE_OK);
+    assert_true(s->budget.used >= used + 100 * sizeof(void *));
+    (void)do_ops(s, 0, (struct mu_engine_op[]){ delete_op("", true) }, 1);
+    assert_true(s->budget.used >= used + 100 * sizeof(struct mu_engine_change));
+    assert_int_equal(mu_engine_kv(&found, 99).key.data[1], '9'); /* what was found stays as it was */
+    mu_engine_found_done(s->engine, &found);
+    (void)flush(s);
+    assert_true(s->budget.used < used);
+    for (unsigned i = 0; i < 2; i++) {
+        size_t before = s->budget.used;
+
+        (void)grant(s, 0, i + 1, false);
+        assert_true(i == 0 || s->budget.used - before < used); /* with the first one came the table */
+        used = s->budget.used - before;
+    }
+}
+
+/* Of a job without a memory limit: so many leases, each with two keys, that all end at once. CPU time in ms. */
+static double end_leases(uint64_t count)
+{
+    struct mu_budget budget = { 0 };
+    struct mu_engine_config config = { .budget = &budget, .seed = { 1, 2 }, .revision = BASE };
+    struct mu_engine *engine = mu_engine_new(&config);
+    struct mu_engine_peer peer;
+    clock_t began;
+    bool held;
+
+    mu_engine_peer_init(&peer);
+    assert_int_equal(mu_engine_hello(engine, &peer, mu_slice_str("j")), MU_ENGINE_OK);
+    for (uint64_t i = 1; i <= count; i++) {
+        struct mu_engine_grant wanted = { .lease = i, .ttl_ms = LEASE_MS };
+        char names[2][24];
+        struct mu_engine_op ops[2];
+
+        for (unsigned n = 0; n < 2; n++) {
+            (void)snprintf(names[n], sizeof names[n], "%u/%" PRIu64, n, i);
+            ops[n] = put_op(names[n], "", i);
+        }
+        assert_int_equal(mu_engine_grant(engine, &peer, &wanted, 0), MU_ENGINE_OK);
+        assert_int_equal(
+            mu_engine_txn(engine, &peer, &(struct mu_engine_txn){ .id = 1, .then = ops, .then_count = 2 }, &held),
+            MU_ENGINE_OK);
+    }
+    began = clock();
+    for (uint64_t i = 1; i <= count; i++)
+        assert_int_equal(mu_engine_revoke(engine, &peer, i, mu_slice_str("")), MU_ENGINE_OK);
+    began = clock() - began;
+    mu_engine_leave(engine, &peer, false, 0);
+    mu_engine_free(engine);
+    assert_int_equal(budget.used, 0);
+    return (double)began * 1000 / CLOCKS_PER_SEC;
+}
+
+static void the_end_of_a_lease_costs_what_its_own_keys_cost(void **state)
+{
+    double few_ms = end_leases(2048), many_ms = end_leases(32768);
+
+    (void)state;
+    assert_true(many_ms < 50 + 64 * few_ms); /* 16 times as many: 16 times as long, or 256 times */
+}
+
+static void a_job_has_so_many_keys_and_no_more(void **state)
+{
+    enum { AT_ONCE = 4096 };
+    static char names[AT_ONCE][16];
+    static struct mu_engine_op ops[AT_ONCE];
+    struct scene *s = *state;
+
+    teardown(state);
+    (void)setup_with(state, 0);
+    s = *state;
+    for (unsigned done = 0; done < MU_ENGINE_KEYS_MAX; done += AT_ONCE) {
+        for (unsigned i = 0; i < AT_ONCE; i++) {
+            (void)snprintf(names[i], sizeof names[i], "%u", (done + i) * 2654435761u);
+            ops[i] = put_op(names[i], "", 0);
+        }
+        assert_int_equal(do_ops(s, 0, ops, AT_ONCE), MU_ENGINE_OK);
+    }
+    assert_int_equal(do_ops(s, 0, ops, AT_ONCE), MU_ENGINE_OK); /* the same again */
+    assert_int_equal(put(s, 0, "one more", "", 0), MU_ENGINE_EXHAUSTED);
+    (void)do_ops(s, 0, (struct mu_engine_op[]){ delete_op(names[0], false) }, 1);
+    assert_int_equal(put(s, 0, "one more", "", 0), MU_ENGINE_OK);
+    assert_int_equal(put(s, 4, "of another job", "", 0), MU_ENGINE_OK);
 }
 
 static void failing_memory_changes_nothing(void **state)
@@ -440,7 +639,7 @@ static void without_memory_for_a_change_the_watch_is_told_to_load_again(void **s
     struct scene *s = *state;
     struct mu_engine_op op = put_op("a", "1", 0);
 
-    (void)put(s, 0, "a", "0", 0); /* the array of keys has room from here on */
+    (void)put(s, 0, "a", "0", 0);
     (void)watch(s, 1, 1, "a");
     (void)watch(s, 2, 1, "a");
     FOR_EACH_FAILURE (n) { /* that for the change comes last, and is the only one that does not refuse */
@@ -513,6 +712,8 @@ static void a_lease_of_another_job_is_not_there(void **state)
     assert_int_equal(mu_engine_revoke(s->engine, &s->peers[4], 7, mu_slice_str("0123456789abcdef")),
                      MU_ENGINE_NOT_FOUND);
     assert_int_equal(put(s, 1, "a", "", 7), MU_ENGINE_OK); /* of another node of the same job it is */
+    assert_int_equal(mu_engine_keep(s->engine, &s->peers[1], 7, s->now_ms), MU_ENGINE_NOT_FOUND); /* but not to keep */
+    assert_int_equal(attach(s, 1, 8, &last), MU_ENGINE_NOT_FOUND); /* a free one belongs to nobody */
 }
 
 static void a_will_needs_the_secret(void **state)
@@ -533,12 +734,10 @@ static void silence_ends_a_lease_after_its_time(void **state)
 {
     struct scene *s = *state;
 
-    (void)watch(s, 1, 1, "");
-    (void)grant(s, 0, 7, true);
-    (void)put(s, 0, "n", "", 7);
-    (void)flush(s);
-    assert_int_equal(mu_engine_deadline_ms(s->engine), s->now_ms + LEASE_MS);
+    watch_a_lease(s, 7);
+    assert_int_equal(mu_engine_deadline_ms(s->engine), s->now_ms + MU_ENGINE_TICK_MS);
     assert_string_equal(after(s, LEASE_MS - 1), "");
+    assert_int_equal(mu_engine_deadline_ms(s->engine), s->now_ms + 1);
     mu_engine_heard(s->engine, &s->peers[0], s->now_ms);
     assert_string_equal(after(s, LEASE_MS - 1), "");
     assert_string_equal(after(s, 1), "1.1 at 2: -n silent@2");
@@ -566,10 +765,7 @@ static void a_reset_connection_may_come_back_soon(void **state)
     struct scene *s = *state;
     struct mu_engine_last last;
 
-    (void)watch(s, 1, 1, "");
-    (void)grant(s, 0, 7, true);
-    (void)put(s, 0, "n", "", 7);
-    (void)flush(s);
+    watch_a_lease(s, 7);
     leave(s, 0, false);
     assert_string_equal(after(s, MU_ENGINE_RECONNECT_MS - 1), "");
     assert_int_equal(attach(s, 2, 7, &last), MU_ENGINE_OK);
@@ -585,10 +781,7 @@ static void a_reset_late_in_a_silence_has_its_time_all_the_same(void **state)
 {
     struct scene *s = *state;
 
-    (void)watch(s, 1, 1, "");
-    (void)grant(s, 0, 7, true);
-    (void)put(s, 0, "n", "", 7);
-    (void)flush(s);
+    watch_a_lease(s, 7);
     (void)after(s, LEASE_MS - 100);
     leave(s, 0, false);
     assert_string_equal(after(s, GONE_MS - 1), "");
@@ -598,14 +791,15 @@ static void a_reset_late_in_a_silence_has_its_time_all_the_same(void **state)
 /* After a pause a newcomer has to be accepted before it can be read. */
 static void an_owner_that_came_back_during_our_pause_finds_its_lease(void **state)
 {
-    static const uint64_t pauses_ms[] = { 300, MU_ENGINE_LATE_MS, 1800, 30000 };
+    static const uint64_t pauses_ms[] = { 1, 100, 300, 500, 1800, 30000 };
     struct scene *s = *state;
     struct mu_engine_last last;
 
     (void)grant(s, 0, 7, true);
     for (size_t i = 0; i < COUNT(pauses_ms); i++) {
         leave(s, 0, false);
-        (void)wake(s, s->now_ms + MU_ENGINE_RECONNECT_MS + pauses_ms[i]);
+        (void)after(s, MU_ENGINE_RECONNECT_MS - 1);
+        (void)wake(s, s->now_ms + pauses_ms[i]);
         (void)wake(s, s->now_ms + 1);
         (void)wake(s, s->now_ms + 1);
         (void)hello(s, 0, "j");
@@ -613,14 +807,29 @@ static void an_owner_that_came_back_during_our_pause_finds_its_lease(void **stat
     }
 }
 
+static void owners_are_expected_while_they_may_come_back(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_last last;
+
+    (void)grant(s, 0, 7, true);
+    (void)grant(s, 0, 8, false);
+    assert_false(mu_engine_expects_peers(s->engine));
+    leave(s, 0, false);
+    assert_true(mu_engine_expects_peers(s->engine));
+    (void)attach(s, 1, 7, &last);
+    assert_false(mu_engine_expects_peers(s->engine));
+    leave(s, 1, true);
+    assert_true(mu_engine_expects_peers(s->engine));
+    (void)after(s, LEASE_MS + MU_ENGINE_PROBATION_MS);
+    assert_false(mu_engine_expects_peers(s->engine));
+}
+
 static void a_connection_that_the_server_cuts_has_the_whole_time(void **state)
 {
     struct scene *s = *state;
 
-    (void)watch(s, 1, 1, "");
-    (void)grant(s, 0, 7, true);
-    (void)put(s, 0, "n", "", 7);
-    (void)flush(s);
+    watch_a_lease(s, 7);
     (void)after(s, 4000);
     leave(s, 0, true);
     assert_string_equal(after(s, LEASE_MS + MU_ENGINE_PROBATION_MS - 1), "");
@@ -632,9 +841,7 @@ static void a_lease_is_taken_over_from_a_connection_that_still_stands(void **sta
     struct scene *s = *state;
     struct mu_engine_last last;
 
-    (void)watch(s, 1, 1, "");
-    (void)grant(s, 0, 7, true);
-    (void)put(s, 0, "n", "", 7);
+    watch_a_lease(s, 7);
     (void)put(s, 0, "n", "2", 7);
     (void)flush(s);
     assert_int_equal(attach(s, 2, 7, &last), MU_ENGINE_OK);
@@ -667,73 +874,94 @@ static void a_refused_transaction_is_not_the_last_one(void **state)
 static void a_poll_that_began_before_the_time_judges_nobody(void **state)
 {
     struct scene *s = *state;
-    uint64_t due_ms;
 
-    (void)watch(s, 1, 1, "");
-    (void)grant(s, 0, 7, true);
-    (void)put(s, 0, "n", "", 7);
-    (void)flush(s);
-    due_ms = mu_engine_deadline_ms(s->engine);
-    mu_engine_turn(s->engine, due_ms - 1); /* it may have waited until long after */
-    assert_string_equal(flush(s), "");
-    mu_engine_heard(s->engine, &s->peers[0], due_ms + 300);
-    mu_engine_turn(s->engine, due_ms + 300);
-    assert_string_equal(flush(s), "");
-    assert_int_equal(mu_engine_deadline_ms(s->engine), due_ms + 300 + LEASE_MS);
+    watch_a_lease(s, 7);
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+    mu_engine_turn(s->engine, s->now_ms); /* it may have waited until after */
+    mu_engine_heard(s->engine, &s->peers[0], s->now_ms + 50);
+    assert_string_equal(wake(s, s->now_ms + 50), "");
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+    assert_string_equal(after(s, 1), "1.1 at 2: -n silent@2");
+    assert_int_equal(s->ago_ms, LEASE_MS);
 }
 
-static void the_servers_own_pause_is_added_to_every_lease(void **state)
+static void a_pause_of_the_server_is_nobodys_silence(void **state)
 {
-    static const uint64_t pauses_ms[] = { MU_ENGINE_LATE_MS + 1, 3000, 30000 };
+    static const uint64_t pauses_ms[] = { MU_ENGINE_STEP_MS, 400, 3000, 30000 };
     struct scene *s = *state;
 
-    (void)watch(s, 1, 1, "");
-    (void)grant(s, 0, 7, true);
+    watch_a_lease(s, 7);
     (void)grant(s, 2, 8, false);
-    (void)put(s, 0, "n", "", 7);
     (void)put(s, 0, "d", "", 8);
     (void)flush(s);
     for (size_t i = 0; i < COUNT(pauses_ms); i++) {
-        uint64_t due_ms = mu_engine_deadline_ms(s->engine);
-
-        assert_string_equal(wake(s, due_ms + pauses_ms[i]), "");
-        assert_int_equal(mu_engine_deadline_ms(s->engine), due_ms + pauses_ms[i]);
+        assert_string_equal(after(s, LEASE_MS - MU_ENGINE_STEP_MS - 10), "");
+        assert_string_equal(wake(s, s->now_ms + pauses_ms[i]), "");
+        assert_string_equal(after(s, 9), "");
         mu_engine_heard(s->engine, &s->peers[0], s->now_ms);
         (void)mu_engine_keep(s->engine, &s->peers[2], 8, s->now_ms);
-        assert_string_equal(after(s, 1), "");
     }
-    assert_string_equal(wake(s, mu_engine_deadline_ms(s->engine) + MU_ENGINE_LATE_MS),
-                        "1.1 at 4: -n silent@3 -d silent@4");
+    assert_string_equal(after(s, LEASE_MS - 1), "");
+    assert_string_equal(after(s, 1), "1.1 at 4: -n silent@3 -d silent@4");
+}
+
+static void many_short_pauses_are_nobodys_silence_either(void **state)
+{
+    struct scene *s = *state;
+
+    watch_a_lease(s, 7);
+    for (unsigned paused_ms = 0; paused_ms < 2 * LEASE_MS; paused_ms += 400) { /* and then it reads for a moment */
+        assert_string_equal(wake(s, s->now_ms + 400), "");
+        assert_string_equal(after(s, 50), "");
+    }
+    assert_string_equal(after(s, LEASE_MS), "1.1 at 2: -n silent@2");
+}
+
+/* However slow it is, silence is noticed in the end. */
+static void a_server_that_is_always_late_judges_all_the_same(void **state)
+{
+    struct scene *s = *state;
+
+    watch_a_lease(s, 7);
+    for (unsigned i = 1; i < LEASE_MS / MU_ENGINE_STEP_MS; i++)
+        assert_string_equal(wake(s, s->now_ms + 2000), "");
+    assert_string_equal(wake(s, s->now_ms + 2000), "1.1 at 2: -n silent@2");
 }
 
 static void half_of_the_leases_silent_at_once_is_the_network(void **state)
 {
     struct scene *s = *state;
 
-    (void)watch(s, 3, 1, "");
-    for (unsigned i = 0; i < 4; i++) {
-        (void)grant(s, i, 10 + i, true);
-        (void)put(s, i, (const char *[]){ "a", "b", "c", "d" }[i], "", 10 + i);
-        (void)after(s, 300);
-    }
+    watch_leases(s, 4, 300);
     /* 0 and 1 fall silent. */
     for (unsigned i = 0; i < 3; i++) {
         (void)after(s, LEASE_MS / 3);
-        mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
-        mu_engine_heard(s->engine, &s->peers[3], s->now_ms);
+        hear_from_2_and_3(s);
     }
     assert_string_equal(after(s, 400), "");
     for (uint64_t waited_ms = 0; waited_ms < MU_ENGINE_SUSPECT_MS - 2000; waited_ms += 1000) {
         assert_string_equal(after(s, 1000), "");
-        mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
-        mu_engine_heard(s->engine, &s->peers[3], s->now_ms);
+        hear_from_2_and_3(s);
     }
     mu_engine_heard(s->engine, &s->peers[1], s->now_ms); /* one is back */
     assert_string_equal(after(s, 2000), "3.1 at 5: -a silent@5");
     mu_engine_heard(s->engine, &s->peers[1], s->now_ms);
-    mu_engine_heard(s->engine, &s->peers[2], s->now_ms);
-    mu_engine_heard(s->engine, &s->peers[3], s->now_ms);
+    hear_from_2_and_3(s);
     assert_string_equal(after(s, LEASE_MS - 1), "");
+}
+
+static void a_suspicion_ends_and_may_come_again(void **state)
+{
+    struct scene *s = *state;
+
+    watch_leases(s, 4, 0);
+    for (uint64_t waited_ms = 0; waited_ms < LEASE_MS + MU_ENGINE_SUSPECT_MS - 1000; waited_ms += 1000) {
+        assert_string_equal(after(s, 1000), ""); /* 0 and 1 are silent */
+        hear_from_2_and_3(s);
+    }
+    assert_string_equal(after(s, 1000), "3.1 at 6: -a silent@5 -b silent@6");
+    assert_string_equal(after(s, LEASE_MS + MU_ENGINE_SUSPECT_MS - 1001), ""); /* all are */
+    assert_string_equal(after(s, 1), "3.1 at 8: -c silent@7 -d silent@8");
 }
 
 static void the_jobs_lease_is_kept_while_the_network_is_suspected(void **state)
@@ -759,68 +987,38 @@ static void one_of_two_leases_is_just_silent(void **state)
 {
     struct scene *s = *state;
 
-    (void)watch(s, 1, 1, "");
-    (void)grant(s, 0, 10, true);
+    watch_a_lease(s, 10);
     (void)grant(s, 1, 11, true);
-    (void)put(s, 0, "a", "", 10);
-    (void)flush(s);
     (void)after(s, 4000);
     mu_engine_heard(s->engine, &s->peers[1], s->now_ms);
-    assert_string_equal(after(s, 1000), "1.1 at 2: -a silent@2");
+    assert_string_equal(after(s, 1000), "1.1 at 2: -n silent@2");
 }
 
 static void connections_that_break_are_not_the_network(void **state)
 {
     struct scene *s = *state;
 
-    (void)watch(s, 3, 1, "");
-    for (unsigned i = 0; i < 3; i++) {
-        (void)grant(s, i, 10 + i, true);
-        (void)put(s, i, (const char *[]){ "a", "b", "c" }[i], "", 10 + i);
-    }
-    (void)flush(s);
+    watch_leases(s, 3, 0);
     for (unsigned i = 0; i < 3; i++)
         leave(s, i, false);
     assert_string_equal(after(s, GONE_MS), "3.1 at 6: -a reset@4 -b reset@5 -c reset@6");
 }
 
-static uint64_t heard_ms;
-
-static void on_heard(void *ctx, struct mu_engine_peer *peer, uint32_t number, int64_t at,
-                     const struct mu_engine_change *changes, size_t count)
-{
-    (void)ctx;
-    (void)peer;
-    (void)number;
-    (void)at;
-    heard_ms = changes[count - 1].heard_ms;
-}
-
 static void a_deletion_says_when_its_lease_was_last_heard(void **state)
 {
-    struct mu_budget budget = { 0 };
-    struct mu_engine_config config = { .budget = &budget, .revision = BASE, .push = on_heard };
-    struct mu_engine *engine = mu_engine_new(&config);
-    struct mu_engine_grant wanted = { .lease = 1, .ttl_ms = 1000, .bound = true };
-    struct mu_engine_op op = put_op("a", "", 1);
-    struct mu_engine_txn txn = { .id = 1, .then = &op, .then_count = 1 };
-    struct mu_engine_peer peer;
-    struct mu_engine_found found;
-    bool held;
+    struct scene *s = *state;
 
-    (void)state;
-    mu_engine_peer_init(&peer);
-    (void)mu_engine_hello(engine, &peer, mu_slice_str("j"));
-    (void)mu_engine_grant(engine, &peer, &wanted, 5000);
-    (void)mu_engine_txn(engine, &peer, &txn, &held);
-    (void)mu_engine_load(engine, &peer, 1, mu_slice_str(""), &found);
-    mu_engine_heard(engine, &peer, 5300);
-    mu_engine_turn(engine, 6300);
-    mu_engine_flush(engine);
-    assert_int_equal(heard_ms, 5300);
-    mu_engine_leave(engine, &peer, false, 6300);
-    mu_engine_free(engine);
-    assert_int_equal(budget.used, 0);
+    watch_a_lease(s, 7);
+    (void)after(s, 300);
+    mu_engine_heard(s->engine, &s->peers[0], s->now_ms);
+    assert_string_equal(after(s, LEASE_MS), "1.1 at 2: -n silent@2");
+    assert_int_equal(s->ago_ms, LEASE_MS);
+    (void)grant(s, 0, 8, true);
+    (void)put(s, 0, "n", "", 8);
+    (void)after(s, 70);
+    (void)do_ops(s, 1, (struct mu_engine_op[]){ delete_op("n", false) }, 1);
+    assert_string_equal(flush(s), "1.1 at 4: -n deleted@4");
+    assert_int_equal(s->ago_ms, 70);
 }
 
 /* ---- Jobs ---- */
@@ -837,19 +1035,24 @@ static void a_second_hello_is_refused(void **state)
     assert_int_equal(hello(s, 5, long_id), MU_ENGINE_INVALID);
 }
 
-static void a_job_goes_with_its_last_peer_lease_and_key(void **state)
+static void a_job_goes_with_its_last_peer_and_lease_and_all_its_keys_too(void **state)
 {
     struct scene *s = *state;
     size_t used = s->budget.used;
 
     assert_int_equal(hello(s, 5, "short"), MU_ENGINE_OK);
+    (void)put(s, 5, "b", "", 0);
+    leave(s, 5, false);
+    assert_int_equal(s->budget.used, used);
+    assert_int_equal(hello(s, 5, "short"), MU_ENGINE_OK);
+    assert_string_equal(keys(s, 5, ""), "");
     (void)grant(s, 5, 1, true);
-    (void)put(s, 5, "a", "", 1);
+    (void)do_ops(s, 5, (struct mu_engine_op[]){ put_op("a", "", 1), put_op("b", "", 0) }, 2);
     leave(s, 5, false);
     assert_true(s->budget.used > used);
     (void)after(s, GONE_MS);
     assert_int_equal(s->budget.used, used);
-    assert_int_equal(revision(s), 2); /* and its revisions are never used again */
+    assert_int_equal(revision(s), 3); /* and its revisions are never used again */
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -864,6 +1067,11 @@ int main(void)
         CASE(compares_choose_the_branch),
         CASE(what_cannot_be_is_refused_and_changes_nothing),
         CASE(a_full_budget_refuses_the_whole_transaction),
+        CASE(the_engine_takes_half_of_the_budget_and_no_more),
+        CASE(all_that_is_gathered_or_found_is_charged),
+        CASE(a_limit_brings_the_keys_that_were_created_first),
+        cmocka_unit_test(the_end_of_a_lease_costs_what_its_own_keys_cost),
+        CASE(a_job_has_so_many_keys_and_no_more),
         CASE(failing_memory_changes_nothing),
         CASE(a_watch_tells_what_comes_after_its_load),
         CASE(a_value_that_is_replaced_before_the_push_is_told_all_the_same),
@@ -880,18 +1088,22 @@ int main(void)
         CASE(a_reset_connection_may_come_back_soon),
         CASE(a_reset_late_in_a_silence_has_its_time_all_the_same),
         CASE(an_owner_that_came_back_during_our_pause_finds_its_lease),
+        CASE(owners_are_expected_while_they_may_come_back),
         CASE(a_connection_that_the_server_cuts_has_the_whole_time),
         CASE(a_lease_is_taken_over_from_a_connection_that_still_stands),
         CASE(a_refused_transaction_is_not_the_last_one),
         CASE(a_poll_that_began_before_the_time_judges_nobody),
-        CASE(the_servers_own_pause_is_added_to_every_lease),
+        CASE(a_pause_of_the_server_is_nobodys_silence),
+        CASE(many_short_pauses_are_nobodys_silence_either),
+        CASE(a_server_that_is_always_late_judges_all_the_same),
         CASE(half_of_the_leases_silent_at_once_is_the_network),
+        CASE(a_suspicion_ends_and_may_come_again),
         CASE(the_jobs_lease_is_kept_while_the_network_is_suspected),
         CASE(one_of_two_leases_is_just_silent),
         CASE(connections_that_break_are_not_the_network),
-        cmocka_unit_test(a_deletion_says_when_its_lease_was_last_heard),
+        CASE(a_deletion_says_when_its_lease_was_last_heard),
         CASE(a_second_hello_is_refused),
-        CASE(a_job_goes_with_its_last_peer_lease_and_key),
+        CASE(a_job_goes_with_its_last_peer_and_lease_and_all_its_keys_too),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

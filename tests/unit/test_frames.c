@@ -22,7 +22,7 @@ static const struct mu_engine_kv kvs[] = {
 };
 static const struct mu_engine_change changes[] = {
     { .kv = { { "a", 1 }, { "v", 1 }, 5, 6, 7 } },
-    { .kv = { .key = { "b", 1 }, .mod = 9 }, .deleted = true, .end = MU_ENGINE_SILENT, .heard_ms = 5000 },
+    { .kv = { .key = { "b", 1 }, .mod = 9 }, .deleted = true, .end = MU_ENGINE_SILENT, .ago_ms = 5000 },
 };
 
 static const struct mu_frame frames[] = {
@@ -43,7 +43,7 @@ static const struct mu_frame frames[] = {
     { .type = MU_FRAME_REVOKE, .id = 5, .lease = 9, .secret = { "0123456789abcdef", 16 } },
     { .type = MU_FRAME_LOAD, .id = 6, .watch = 1, .key = { "job/", 4 } },
     { .type = MU_FRAME_UNWATCH, .id = 7, .watch = 1 },
-    { .type = MU_FRAME_RANGE, .id = 8, .prefix = true, .key = { "seat/", 5 } },
+    { .type = MU_FRAME_RANGE, .id = 8, .prefix = true, .limit = 64, .key = { "seat/", 5 } },
     { .type = MU_FRAME_TXN,
       .id = 9,
       .txn = { .id = 9,
@@ -60,7 +60,9 @@ static const struct mu_frame frames[] = {
       .revision = 1,
       .run_id = { "job", 3 },
       .node = { "host", 4 },
-      .your_addr = { "10.0.0.7", 8 } },
+      .your_addr = { "10.0.0.7", 8 },
+      .my_addr = { "10.0.0.1", 8 },
+      .moved = true },
     { .type = MU_FRAME_DONE,
       .id = 9,
       .code = 5,

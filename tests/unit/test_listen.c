@@ -297,18 +297,36 @@ static void port_0_is_a_port_that_is_free_on_all_addresses(void **state)
         (void)close(taken[--count]);
 }
 
+/* Somebody else may hold the same port of the first address: then it is tried with another one. */
+static int lacks_one(uint16_t *ret_port, struct muster_error *ret_err)
+{
+    struct mu_listen_sockets sockets;
+
+    for (int i = 0; i < 100; i++) {
+        union mu_addr addr;
+        int fd = opened("127.0.0.3", 0, &addr);
+
+        *ret_port = mu_addr_port(&addr);
+        *ret_err = (struct muster_error){ 0 };
+        assert_int_equal(listen(fd, 5), 0);
+        assert_int_equal(mu_listen_open_all("127.0.0.1,127.0.0.3", *ret_port, &sockets, ret_err), MUSTER_EADDRINUSE);
+        assert_int_equal(sockets.count, 0);
+        if (strstr(ret_err->text, "127.0.0.3") != NULL)
+            return fd;
+        (void)close(fd);
+    }
+    fail_msg("no port was free on 127.0.0.1");
+    return -1;
+}
+
 static void a_port_that_one_address_lacks_opens_none(void **state)
 {
     struct mu_listen_sockets sockets;
-    struct muster_error err = { 0 };
-    union mu_addr addr;
-    int fd = opened("127.0.0.3", 0, &addr);
-    uint16_t port = mu_addr_port(&addr);
+    struct muster_error err;
+    uint16_t port;
+    int fd = lacks_one(&port, &err);
 
     (void)state;
-    assert_int_equal(listen(fd, 5), 0);
-    assert_int_equal(mu_listen_open_all("127.0.0.1,127.0.0.3", port, &sockets, &err), MUSTER_EADDRINUSE);
-    assert_non_null(strstr(err.text, "127.0.0.3"));
     assert_int_equal(mu_listen_open_all("127.0.0.1,127.0.0.3", port, &sockets, NULL), MUSTER_EADDRINUSE);
     assert_int_equal(sockets.count, 0);
     assert_false(reachable("127.0.0.1", port));
@@ -391,6 +409,25 @@ static void what_is_not_a_bound_tcp_socket_is_not_adopted(void **state)
     (void)close(ends[1]);
 }
 
+static void a_port_is_probed_and_left_free(void **state)
+{
+    union mu_addr addr;
+    struct muster_error err;
+    uint16_t port = 0, again;
+    int fd;
+
+    (void)state;
+    assert_int_equal(mu_listen_probe(&port, &err), 0);
+    assert_int_not_equal(port, 0);
+    again = port;
+    assert_int_equal(mu_listen_probe(&again, &err), 0);
+    assert_int_equal(again, port);
+    fd = opened(NULL, port, &addr);
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(mu_listen_probe(&again, &err), MUSTER_EADDRINUSE);
+    (void)close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -410,6 +447,7 @@ int main(void)
         cmocka_unit_test(port_0_is_a_port_that_is_free_on_all_addresses),
         cmocka_unit_test(a_port_that_one_address_lacks_opens_none),
         cmocka_unit_test(an_address_of_nobody_here_opens_none),
+        cmocka_unit_test(a_port_is_probed_and_left_free),
         cmocka_unit_test(a_bound_socket_is_adopted),
         cmocka_unit_test(a_socket_of_another_port_is_not_adopted),
         cmocka_unit_test(what_is_not_a_bound_tcp_socket_is_not_adopted),

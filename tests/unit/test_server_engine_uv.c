@@ -1,7 +1,12 @@
 /* Connections of a store server that speak the engine's frames, on real sockets. */
+#include "base/files.h"
 #include "serving_uv.h"
 
 #include <inttypes.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 static const struct mu_frame hello = {
     .type = MU_FRAME_HELLO, .id = 1, .version_min = 1, .version_max = 1, .run_id = { "job", 3 }, .node = { "n", 1 }
@@ -176,6 +181,8 @@ static void the_welcome_says_who_is_who(void **state)
     tell(peer, hello);
     welcome = told(peer);
     assert_true(mu_slice_equal(welcome.your_addr, mu_slice_str("127.0.0.1")));
+    assert_true(mu_slice_equal(welcome.my_addr, mu_slice_str("127.0.0.1")));
+    assert_false(welcome.moved);
     assert_true(mu_slice_equal(welcome.run_id, mu_slice_str("job")));
     assert_true(welcome.node.len > 0);
     assert_true(welcome.revision >= MU_ENGINE_REVISION_MIN);
@@ -243,14 +250,124 @@ static void a_taken_lease_cuts_the_old_connection(void **state)
 {
     struct scene *s = *state;
     struct peer *node = greet(s), *again = greet(s);
+    char why[128];
 
     tell(node, grant(7, 20000));
     assert_done(node, MU_ENGINE_OK);
     put(node, "n/1", 7);
     tell(again, (struct mu_frame){ .type = MU_FRAME_ATTACH, .id = 2, .lease = 7 });
     assert_int_equal(told(again).last, 9);
+    (void)snprintf(why, sizeof why, "refused 127.0.0.1:%u: its lease 0000000000000007 was taken over by 127.0.0.1:%u",
+                   peer_port(node), peer_port(again));
     hear_end(node);
+    assert_int_equal(lines_with(why), 1);
     put(again, "n/1", 7);
+}
+
+static void on_alone(void *ctx)
+{
+    *(bool *)ctx = true;
+}
+
+static void a_server_is_not_alone_while_a_node_may_come_back(void **state)
+{
+    struct scene *s = *state;
+    struct peer *node = greet(s);
+    bool alone = false;
+
+    tell(node, grant(7, 20000));
+    assert_done(node, MU_ENGINE_OK);
+    peer_reset(node);
+    UNTIL(stats(s).connections == 0);
+    assert_false(mu_server_is_alone(s->server));
+    mu_server_when_alone(s->server, on_alone, &alone);
+    UNTIL(!mu_server_engine_expects_peers(s->server));
+    UNTIL(alone);
+}
+
+/* ---- Pauses ---- */
+
+static void sleep_ms(long ms)
+{
+    (void)nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
+}
+
+static void wait_for_socket(void *ctx, int fd, short events, int timeout_ms)
+{
+    struct pollfd one = { .fd = fd, .events = events };
+
+    (void)ctx;
+    (void)poll(&one, 1, timeout_ms);
+}
+
+/* A process of its own that serves, and can be stopped. */
+static pid_t start_server(struct scene *s, union mu_addr *ret_addr)
+{
+    socklen_t len = sizeof *ret_addr;
+    int fd = bound_socket();
+    pid_t pid;
+
+    assert_int_equal(getsockname(fd, &ret_addr->any, &len), 0);
+    assert_int_equal(listen(fd, 16), 0); /* so that nobody can come too early */
+    pid = fork();
+    if (pid == 0) {
+        struct mu_server_config config = { .legacy = MU_DIALECT_L };
+        struct mu_server *server;
+        uv_loop_t loop;
+
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (mu_limits_settle(&config.limits, NULL) == 0 && uv_loop_init(&loop) == 0 &&
+            mu_server_start(&loop, fd, &config, &server, NULL) == 0) {
+            mu_server_offer_engine(server);
+            (void)uv_run(&loop, UV_RUN_DEFAULT);
+        }
+        _exit(1);
+    }
+    assert_true(pid > 0);
+    (void)close(fd);
+    peers_take_turns(wait_for_socket, s);
+    return pid;
+}
+
+static struct peer *greet_at(const union mu_addr *addr)
+{
+    struct peer *peer = peer_new(addr, V);
+
+    peer_connect(peer, addr);
+    say(peer, "VALIDATE CE F7 85 3C");
+    ask(peer, "CHECK #1 (muster/engine/1)", "00");
+    tell(peer, hello);
+    assert_int_equal(told(peer).type, MU_FRAME_WELCOME);
+    return peer;
+}
+
+/* Nothing is heard from the node meanwhile, as if the network had lost it: its time stands still, too. */
+static void a_server_that_was_stopped_judges_nobody(void **state)
+{
+    struct scene *s = *state;
+    union mu_addr addr;
+    pid_t server = start_server(s, &addr);
+    struct peer *node = greet_at(&addr), *other = greet_at(&addr);
+
+    tell(other, load);
+    assert_int_equal(told(other).type, MU_FRAME_KVS);
+    tell(node, grant(7, 1000));
+    assert_done(node, MU_ENGINE_OK);
+    put(node, "n/1", 7);
+    assert_change(other, "n/1", false, MU_ENGINE_DELETED);
+    assert_int_equal(kill(server, SIGSTOP), 0);
+    sleep_ms(3000);
+    assert_int_equal(kill(server, SIGCONT), 0);
+    for (unsigned i = 0; i < 5; i++) {
+        sleep_ms(300);
+        tell(node, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 4, .lease = 7 });
+        assert_done(node, MU_ENGINE_OK);
+    }
+    assert_true(peer_hears_nothing(other));
+    assert_change(other, "n/1", true, MU_ENGINE_SILENT); /* and now it is the node's own silence */
+    (void)kill(server, SIGKILL);
+    assert_int_equal(waitpid(server, NULL, 0), server);
+    peers_take_turns(scene_turn, s);
 }
 
 /* ---- What is no frame ---- */
@@ -269,25 +386,105 @@ static void what_is_no_frame_ends_that_connection_and_says_whose(void **state)
     assert_done(node, MU_ENGINE_OK);
 }
 
+/* With 1 MiB unsent, beside what the system takes for it. Its lease keeps its whole time. */
 static void a_peer_that_never_reads_is_cut(void **state)
 {
-    static char value[MU_ENGINE_VALUE_MAX / 2];
+    static char value[MU_ENGINE_VALUE_MAX / 4];
     struct scene *s = *state;
-    struct peer *deaf, *node;
+    struct peer *deaf = watcher_of(s), *node = greet(s), *other;
     struct mu_engine_op op = { MU_ENGINE_PUT, mu_slice_str("n/1"), mu_slice(value, sizeof value), 0 };
-    struct mu_frame big = { .type = MU_FRAME_TXN, .id = 9, .txn = { .then = &op, .then_count = 1 } };
+    uint64_t since_ms;
 
-    serve(s, (struct muster_store_limits){ .value_bytes = 1 << 20, .unsent_bytes = 4 << 20 }, MU_DIALECT_L);
-    mu_server_offer_engine(s->server);
-    deaf = watcher_of(s);
-    node = greet(s);
+    tell(deaf, grant(7, 3000));
+    assert_done(deaf, MU_ENGINE_OK);
+    put(deaf, "m/1", 7);
     for (unsigned i = 0; i < 64 && stats(s).connections == 2; i++) {
-        tell(node, big);
+        tell(node, (struct mu_frame){ .type = MU_FRAME_TXN, .id = 9, .txn = { .then = &op, .then_count = 1 } });
         assert_done(node, MU_ENGINE_OK);
+        assert_true(s->server->era->service.transit.used < 4u << 20);
     }
     UNTIL(stats(s).connections == 1);
     assert_int_equal(lines_with("it does not read its replies"), 1);
-    assert_true(deaf->fd >= 0);
+    since_ms = uv_now(&s->loop);
+    other = greet(s);
+    tell(other, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 2, .watch = 1, .key = mu_slice_str("m/") });
+    assert_int_equal(told(other).kvs_count, 1);
+    assert_change(other, "m/1", true, MU_ENGINE_SILENT);
+    assert_true(uv_now(&s->loop) - since_ms > 2000);
+}
+
+static void a_flood_of_requests_costs_its_sender_alone(void **state)
+{
+    struct scene *s = *state;
+    struct peer *flood = greet(s), *node = greet(s);
+    struct mu_buf many = { 0 };
+
+    for (unsigned i = 0; i < 2000; i++)
+        assert_int_equal(mu_frame_write(&(struct mu_frame){ .type = MU_FRAME_KEEP, .id = 4 }, &many, SIZE_MAX / 2), 0);
+    for (unsigned i = 0; i < 10000 && stats(s).connections == 2; i++) {
+        (void)peer_try_send(flood, mu_buf_slice(&many)); /* it reads none of the answers */
+        tell(node, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 4 });
+        assert_done(node, MU_ENGINE_OK);
+        assert_true(s->server->era->service.transit.used < 4u << 20);
+    }
+    assert_int_equal(stats(s).connections, 1);
+    assert_int_equal(lines_with("it does not read its replies"), 1);
+    mu_buf_done(&many);
+}
+
+static void keys_that_nobody_reads_are_not_copied(void **state)
+{
+    static char value[MU_ENGINE_VALUE_MAX / 2];
+    struct scene *s = *state;
+    struct peer *deaf = greet(s), *node = greet(s);
+    size_t count = 0;
+
+    for (unsigned i = 0; i < 24; i++) {
+        char name[8];
+        struct mu_engine_op op = { MU_ENGINE_PUT, { name, 0 }, mu_slice(value, sizeof value), 0 };
+
+        op.key.len = (size_t)snprintf(name, sizeof name, "n/%02u", i);
+        tell(node, (struct mu_frame){ .type = MU_FRAME_TXN, .id = 9, .txn = { .then = &op, .then_count = 1 } });
+        assert_done(node, MU_ENGINE_OK);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        tell(deaf, (struct mu_frame){ .type = MU_FRAME_RANGE, .id = 5, .prefix = true, .key = mu_slice_str("n/") });
+    tell(deaf, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 6 });
+    put(node, "m", 0); /* and others are served meanwhile */
+    assert_true(s->server->era->service.transit.used < 4u << 20);
+    for (unsigned answers = 0; answers < 4; answers++) { /* now it reads, and all of it is there */
+        bool more = true;
+
+        for (count = 0; more;) {
+            struct mu_frame frame = told(deaf);
+
+            assert_int_equal(frame.type, MU_FRAME_KVS);
+            count += frame.kvs_count;
+            more = frame.more;
+        }
+        assert_int_equal(count, 24);
+    }
+    assert_done(deaf, MU_ENGINE_OK);
+}
+
+static void a_newcomer_takes_the_place_of_one_without_a_hello(void **state)
+{
+    struct scene *s = *state;
+    struct peer *mute = meet(s, V), *nodes[10];
+    size_t reserved = mu_files_connections_max() - COUNT(nodes);
+
+    ask(mute, "CHECK #1 (muster/engine/1)", "00");
+    mu_files_reserve(reserved);
+    for (size_t i = 0; i < COUNT(nodes); i++) {
+        assert_true(i == 0 || peer_hears_nothing(mute));
+        nodes[i] = greet(s);
+    }
+    hear_end(mute);
+    for (size_t i = 0; i < COUNT(nodes); i++) {
+        tell(nodes[i], (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 4 });
+        assert_done(nodes[i], MU_ENGINE_OK);
+    }
+    mu_files_release(reserved);
 }
 
 static void a_full_store_refuses_and_loses_nothing(void **state)
@@ -299,19 +496,20 @@ static void a_full_store_refuses_and_loses_nothing(void **state)
 
     serve(s, (struct muster_store_limits){ .value_bytes = 10000, .total_bytes = 100000 }, MU_DIALECT_L);
     mu_server_offer_engine(s->server);
+    (void)greet(s); /* somebody stays, and the job with it */
     node = greet(s);
     put(node, "n/1", 0);
     tell(node, (struct mu_frame){ .type = MU_FRAME_TXN, .id = 9, .txn = { .then = &op, .then_count = 1 } });
     hear_end(node); /* not even half of it is taken */
     node = greet(s);
-    op.value.len = 30000;
+    op.value.len = 15000;
     for (unsigned i = 0; i < 2; i++) {
         op.key = mu_slice_str(i == 0 ? "n/3" : "n/4");
         tell(node, (struct mu_frame){ .type = MU_FRAME_TXN, .id = 9, .txn = { .then = &op, .then_count = 1 } });
         assert_done(node, MU_ENGINE_OK);
     }
     op.key = mu_slice_str("n/5");
-    op.value.len = 41000;
+    op.value.len = 21000; /* half of the store is the engine's */
     tell(node, (struct mu_frame){ .type = MU_FRAME_TXN, .id = 9, .txn = { .then = &op, .then_count = 1 } });
     assert_done(node, MU_ENGINE_EXHAUSTED);
     tell(node, (struct mu_frame){ .type = MU_FRAME_RANGE, .id = 5, .prefix = true, .key = mu_slice_str("n/") });
@@ -365,8 +563,13 @@ int main(void)
         OFFERED(silence_ends_a_lease),
         OFFERED(a_will_from_a_stranger_ends_a_lease),
         OFFERED(a_taken_lease_cuts_the_old_connection),
+        OFFERED(a_server_is_not_alone_while_a_node_may_come_back),
+        OFFERED(a_server_that_was_stopped_judges_nobody),
         OFFERED(what_is_no_frame_ends_that_connection_and_says_whose),
         OFFERED(a_peer_that_never_reads_is_cut),
+        OFFERED(a_flood_of_requests_costs_its_sender_alone),
+        OFFERED(keys_that_nobody_reads_are_not_copied),
+        OFFERED(a_newcomer_takes_the_place_of_one_without_a_hello),
         OFFERED(a_full_store_refuses_and_loses_nothing),
         OFFERED(a_server_closes_with_everybody_connected),
         OFFERED(many_nodes_hear_of_one_change),
