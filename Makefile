@@ -37,13 +37,15 @@ sim: ## the simulators, each with fresh seeds for SIM_SECONDS
 	@build/muster-sim-job --time $(SIM_SECONDS)
 	@build/muster-sim-etcd --time $(SIM_SECONDS)
 	@build/muster-sim-fold --time $(SIM_SECONDS)
+	@build/muster-sim-fold-job --time $(SIM_SECONDS)
 
-sim-mutants: ## bugs put into the rendezvous on purpose, each found by the simulator
+sim-mutants: ## bugs put in on purpose, each found by a simulator or a unit test
 	@scripts/setup test
 	@scripts/sim-mutants
 	@scripts/sim-mutants-fold
 	@scripts/sim-mutants-etcd
 	@scripts/sim-mutants-handler
+	@scripts/sim-mutants-engine
 
 chaos: ## real jobs that lose workers, agents and keepers at random; CHAOS_ARGS='--rounds N --seed N'
 	@scripts/setup test

@@ -574,14 +574,15 @@ struct muster_node {
     X(JOINED, "joined")             /* info (without a store), nodes: the members by rank, if known */                 \
     X(WAITING, "waiting")           /* count: nodes that want to join; nodes: which, if known */                       \
     X(PEERS_LOST, "peers_lost")     /* nodes: those that are gone; the last `count` wait for the next round; cause */  \
-    X(REMOVED, "removed")           /* the others go on without us */                                                  \
+    X(REMOVED, "removed")           /* the others go on without us; or cause */                                        \
     X(CLOSED, "closed")             /* nobody joins any more */                                                        \
     X(LEFT, "left")                 /* leave is done */                                                                \
     X(FAILED, "failed")             /* request, error: what was asked for failed, or our membership did */             \
     X(LOOKED, "looked")             /* round, -1: no such rendezvous; closed; count: nodes that want in; or error */   \
     X(BACKEND_DOWN, "backend_down") /* error, away_ms, give_up_in_ms, count; told again if more is known */            \
     X(BACKEND_UP, "backend_up")                                                                                        \
-    X(PROGRESS, "progress") /* progress, while joining; nodes: the first of the members */
+    X(PROGRESS, "progress") /* progress, while joining; nodes: the first of the members */                             \
+    X(REPORTED, "reported") /* of muster's own back ends, to muster's agents alone */
 
 enum muster_rdzv_event_type {
 #define X(name, text) MUSTER_RDZV_##name,
@@ -609,6 +610,9 @@ struct muster_rdzv_progress {
     int64_t join_left_ms;      /* -1: no limit */
 };
 
+struct mu_part_seat; /* of the library alone */
+struct mu_part_verdict;
+
 struct muster_rdzv_event { /* borrows what it points to */
     uint32_t size;
     enum muster_rdzv_event_type type;
@@ -622,11 +626,15 @@ struct muster_rdzv_event { /* borrows what it points to */
     const struct muster_rdzv_progress *progress;
     bool old_dialect;                 /* JOINED: the group exchanges ranks by the keys of PyTorch 1.13 */
     enum muster_rdzv_request request; /* FAILED: what has failed; an error of LOOKED is of LOOK */
-    const char *note;  /* PROGRESS: a text about nodes that cannot form a group with this one; NULL: none is known */
-    const char *cause; /* PEERS_LOST: how the nodes that did not leave by themselves were lost; NULL: not known */
-    int64_t away_ms;   /* BACKEND_DOWN: how long the store has not answered */
+    const char *note; /* PROGRESS: a text about nodes that cannot form a group with this one; NULL: none is known */
+    const char
+        *cause;      /* PEERS_LOST: how the nodes that did not leave by themselves were lost; NULL: not known. REMOVED:
+                        * why this node has removed itself from the round; NULL: the others have */
+    int64_t away_ms; /* BACKEND_DOWN: how long the store has not answered */
     int64_t give_up_in_ms; /* BACKEND_DOWN: how long it is still waited for; 0: without a limit, or not known */
-    const struct muster_node *self; /* the node that this handler is in the group; NULL: not known */
+    const struct muster_node *self;        /* the node that this handler is in the group; NULL: not known */
+    const struct mu_part_seat *seat;       /* JOINED; other people's back ends leave these two alone */
+    const struct mu_part_verdict *verdict; /* CLOSED, FAILED */
 };
 
 typedef void muster_rdzv_listener(void *ctx, const struct muster_rdzv_event *event);

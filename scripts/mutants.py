@@ -1,5 +1,6 @@
-"""What scripts/sim-mutants-etcd, -fold and -handler share: a machine's sources are changed on purpose, one mutant at a
-time, and the machine's simulator runs seeds on each until something breaks."""
+"""What scripts/sim-mutants-engine, -etcd, -fold and -handler share: a machine's sources are changed on purpose, one
+mutant at a time, and the machine's simulator runs seeds on each until something breaks. What no simulated job suffers
+from is left to the machine's unit test."""
 import concurrent.futures
 import os
 import pathlib
@@ -13,7 +14,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SECONDS_MAX = 600
 CC = os.environ.get("CC", "cc")
 FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-w",
-         *(f"-I{ROOT / folder}" for folder in ("src", "include", "tests/sim"))]
+         *(f"-I{ROOT / folder}" for folder in ("src", "include", "tests/sim", "tests/unit", "tests/lib"))]
+BY_UNIT_TEST = "by unit test"
+FAILMALLOC = [f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "strdup", "strndup")]
 
 
 def compile_to(target, source):
@@ -24,15 +27,17 @@ def compile_to(target, source):
 class Hunt:
     """`machine`: the sources that mutants change; `others`: the simulator's; the rest of src/rdzv is linked to them.
     A mutant is (name, (what is replaced, by what), ..., options): each text must be in the machine's sources exactly
-    once; options are the simulator's."""
+    once; options are the simulator's, or BY_UNIT_TEST: then `unit_test` has to fail, and not the simulator."""
 
-    def __init__(self, machine, others, mutants, seeds):
+    def __init__(self, machine, others, mutants, seeds, unit_test=()):
         self.name = pathlib.Path(sys.argv[0]).name
         self.machine = [ROOT / path for path in machine]
         parts = ("arena", "base64", "buf", "error", "hash", "number", "rng", "words")
         base = [ROOT / f"src/base/{name}.c" for name in parts]
         pure = base + sorted((ROOT / "src/rdzv").glob("*.c"))
-        self.others = [ROOT / path for path in others] + [path for path in pure if path not in self.machine]
+        self.simulator = [ROOT / path for path in others]
+        self.unit_test = [ROOT / path for path in unit_test]
+        self.others = [path for path in pure if path not in self.machine]
         self.mutants = mutants
         self.seeds = seeds
 
@@ -55,12 +60,25 @@ class Hunt:
         for path, text in texts.items():
             (folder / path.name).write_text(text)
             own.append(compile_to(folder / f"{path.stem}.o", folder / path.name))
-        rest = [target for path, target in objects.items() if path not in texts]
-        subprocess.run([CC, "-o", str(folder / "sim"), *map(str, own + rest), "-ljansson"], check=True)
+        by_unit_test = BY_UNIT_TEST in mutant
+        left_out = [*texts, *(self.simulator if by_unit_test else self.unit_test)]
+        rest = [target for path, target in objects.items() if path not in left_out]
+        self.link(folder / "sim", own + rest, [*FAILMALLOC, "-lcmocka"] if by_unit_test else [])
         return folder / "sim"
+
+    def link(self, program, objects, options):
+        subprocess.run([CC, "-o", str(program), *map(str, objects), *options, "-ljansson"], check=True)
+
+    def test(self, program):
+        """0 seeds, and which test failed; None when none did."""
+        run = subprocess.run([str(program)], capture_output=True, text=True, errors="replace", timeout=SECONDS_MAX)
+        failed = re.findall(r"^\[  FAILED  \] (\w+)$", run.stdout + run.stderr, re.MULTILINE)
+        return (0 if run.returncode != 0 else None), failed[0] if failed else f"ended with {run.returncode}"
 
     def hunt(self, program, mutant):
         """How many seeds it took, and what broke; None when nothing did."""
+        if BY_UNIT_TEST in mutant:
+            return self.test(program)
         options = [part for part in mutant[1:] if isinstance(part, str)]
         try:
             run = subprocess.run([str(program), "--seeds", str(self.seeds), *options], capture_output=True, text=True,
@@ -85,9 +103,11 @@ class Hunt:
         start, survivors = time.monotonic(), 0
         with tempfile.TemporaryDirectory(prefix="muster-mutants-") as folder:
             work = pathlib.Path(folder)
-            objects = {path: compile_to(work / f"{path.stem}.o", path) for path in self.machine + self.others}
-            if self.hunt(self.build(work, objects, ("none",)), ("none",))[0] is not None:
-                raise SystemExit(f"{self.name}: the simulator fails without any mutation")
+            sources = self.machine + self.others + self.simulator + self.unit_test
+            objects = {path: compile_to(work / f"{path.stem}.o", path) for path in sources}
+            for none in (("none",), ("none", BY_UNIT_TEST))[:2 if self.unit_test else 1]:
+                if self.hunt(self.build(work, objects, none), none)[0] is not None:
+                    raise SystemExit(f"{self.name}: it fails without any mutation")
             with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
                 results = pool.map(lambda mutant: self.hunt(self.build(work, objects, mutant), mutant), chosen)
                 for mutant, (count, what) in zip(chosen, results):

@@ -108,7 +108,7 @@ void mu_agent_say_formed(const struct mu_agent *a, int64_t regroup_ms)
     struct mu_formed formed = { .round = a->info.round,
                                 .first = mu_agent_about_worker(a, 0),
                                 .regroup_ms = regroup_ms,
-                                .max_restarts = a->config.max_restarts,
+                                .max_restarts = mu_policy_max_restarts(mu_job_policy(a->job)),
                                 .role = a->role,
                                 .event_log_handler = a->event_log_handler };
     char line[MU_FORMED_LINE_MAX];

@@ -191,15 +191,20 @@ bool mu_agent_has_store(const struct mu_agent *a)
 
 /* ---- The last will ---- */
 
-/* Only a TCPStore can be written to by a keeper. On etcd there is no will: the others learn of a killed node when its
- * lease runs out, as with every lost node. */
+/* A handler that ends the membership of a killed node keeps the will itself. Else it is a note in a TCPStore; where
+ * there is none, the others learn of a killed node as of every lost one. */
 void mu_agent_renew_will(struct mu_agent *a)
 {
     char key[sizeof a->will_key], text[MU_VANISHED_NOTE_MAX];
+    const struct mu_handler_ops *ops = mu_handler_ops(a->handler);
     struct mu_kv_lone lone;
 
     if (a->will == NULL)
         return;
+    if (ops->will != NULL) {
+        ops->will(a->handler, a->ended ? NULL : a->will);
+        return;
+    }
     if (a->ended || !mu_job_will(a->job, key, sizeof key, text)) {
         a->will_key[0] = '\0';
         mu_will_withdraw(a->will);
@@ -210,7 +215,6 @@ void mu_agent_renew_will(struct mu_agent *a)
     if (a->kv == NULL || a->kv->ops->lone_set == NULL ||
         !a->kv->ops->lone_set(a->kv, mu_slice_str(key), mu_slice_str(text), &lone))
         return; /* not connected at the moment; what comes next brings us here again */
-    (void)mu_will_set(a->will, (const struct sockaddr *)&lone.address, lone.address_len, mu_buf_slice(&lone.bytes));
+    mu_kv_leave(&lone, a->will);
     memcpy(a->will_key, key, strlen(key) + 1); /* also if it is too long: it stays so */
-    mu_buf_done(&lone.bytes);
 }

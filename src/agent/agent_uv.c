@@ -1,9 +1,9 @@
 /* The agent: does what its machines want, and tells them what happens.
  *
  * Happy path: RUN -> the policy says JOIN -> the handler tells JOINED -> ASSIGN: the ranks machine exchanges sizes
- * through the group's store -> START_WORKERS: output is opened, commands are made and started -> they exit ->
- * STOP_WORKERS ends what they left -> FINISH: the completion machine waits for the others -> END. job.h passes events
- * from one machine to another.
+ * through the group's store, or the round's leader has assigned them -> START_WORKERS: output is opened, commands are
+ * made and started -> they exit -> STOP_WORKERS ends what they left -> FINISH: the completion machine waits for the
+ * others -> END. job.h passes events from one machine to another.
  *
  * The machines handle failures of the store: every request is answered, if need be with an error. Without memory for a
  * request or an event the agent ends with an error. */
@@ -71,7 +71,7 @@ static void perform_policy(struct mu_agent *a, const struct mu_policy_effect *ef
         .role = a->role,
         .failed = !effect->ok,
         .remaining_restarts = effect->number,
-        .max_restarts = a->config.max_restarts,
+        .max_restarts = mu_policy_max_restarts(mu_job_policy(a->job)),
     };
 
     switch (effect->type) {
@@ -141,6 +141,9 @@ static void perform(struct mu_agent *a, const struct mu_job_effect *effect)
         break;
     case MU_JOB_DO_CLOSE:
         a->handler->ops->close(a->handler);
+        break;
+    case MU_JOB_DO_REPORT:
+        mu_handler_ops(a->handler)->report(a->handler, effect->report);
         break;
     case MU_JOB_DO_WARN:
         mu_log(MUSTER_LOG_WARNING, "%s", effect->text);
@@ -256,7 +259,9 @@ static void on_rdzv(void *ctx, const struct muster_rdzv_event *event)
                                  .request = event->request,
                                  .error = event->error,
                                  .count = event->count,
-                                 .cause = event->cause };
+                                 .cause = event->cause,
+                                 .seat = mu_handler_ops(a->handler)->report != NULL ? event->seat : NULL,
+                                 .verdict = event->verdict };
 
     if (a->ended || a->freeing)
         return;
@@ -531,6 +536,11 @@ static int start_handler(struct mu_agent *a, struct muster_error *reterr)
         rc = mu_handler_start_by_name(config->registry, a->loop, config->params, &driving, on_rdzv, a, &a->handler,
                                       reterr);
     a->made = driving.made;
+    if (rc == 0 && mu_handler_ops(a->handler)->introduce != NULL)
+        mu_handler_ops(a->handler)
+            ->introduce(a->handler, &(struct mu_part_self){ .role = a->role,
+                                                            .local_world_size = config->local_world_size,
+                                                            .max_restarts = config->max_restarts });
     return rc;
 }
 

@@ -27,7 +27,7 @@ int mu_completion_new(const struct mu_completion_config *config, struct mu_compl
     f->barrier_ms = config->barrier_ms;
     f->loss_ms = config->loss_ms == 0 ? MU_COMPLETION_LOSS_MS : config->loss_ms;
     f->deadline_ms = f->look_again_ms = f->scan_ms = f->away_ms = f->gone_ms = f->fin_ms = UINT64_MAX;
-    f->removed_by_ms = UINT64_MAX;
+    f->removed_by_ms = f->close_again_ms = UINT64_MAX;
     mu_line_copy(f->node, sizeof f->node, mu_slice_str(config->node));
     mu_line_copy(f->host, sizeof f->host, mu_slice_str(config->host != NULL ? config->host : config->node));
     if (is_full || f->prefix == NULL || f->job_prefix == NULL || f->own_prefix == NULL ||
@@ -141,7 +141,8 @@ static bool is_sound(const struct mu_completion *f)
 {
     if (is_over(f)) /* nothing is under way but what a node says when it stops to listen */
         return !f->sweeping && !f->judging_closed && f->deadline_ms == UINT64_MAX;
-    if (is_closing(f) && (f->sweeping || f->deadline_ms == UINT64_MAX))
+    if ((is_closing(f) && (f->sweeping || f->deadline_ms == UINT64_MAX)) ||
+        (f->close_again_ms != UINT64_MAX && f->state != MU_COMPLETION_CLOSING))
         return false;
     if (f->state == MU_COMPLETION_ACCOUNTING)
         return mu_completion_is_private(f) && f->vanished != NULL && f->start.world_size > 1;
@@ -301,6 +302,8 @@ static void pass_time(struct mu_completion *f)
         mu_completion_end_as(f, MU_COMPLETION_END_TIMEOUT);
     } else if (f->now_ms >= f->deadline_ms) {
         mu_completion_end_late(f);
+    } else if (f->now_ms >= f->close_again_ms) {
+        mu_completion_close_again(f);
     } else if (f->now_ms >= f->look_again_ms || f->now_ms >= f->scan_ms) {
         look_again(f);
     }
@@ -444,10 +447,7 @@ static void take(struct mu_completion *f, const struct mu_completion_event *even
         mu_completion_on_closed(f);
         break;
     case MU_COMPLETION_ON_CLOSE_FAILED:
-        if (f->state == MU_COMPLETION_CLOSING) {
-            mu_completion_warn(f, "close the job", event->error);
-            mu_completion_let_go(f);
-        }
+        mu_completion_on_close_failed(f, event->error);
         break;
     case MU_COMPLETION_ON_BACKEND_DOWN:
         f->down = true;
@@ -462,6 +462,7 @@ static void take(struct mu_completion *f, const struct mu_completion_event *even
             mu_asks_has(&f->asks, VERDICT_AGAIN))
             mu_completion_await_removal(f);
         mu_completion_doubt(f);
+        mu_completion_close_again(f);
         break;
     case MU_COMPLETION_ON_DONE:
         mu_completion_on_done(f);
@@ -473,6 +474,9 @@ static void take(struct mu_completion *f, const struct mu_completion_event *even
         answered(f, event);
         break;
     case MU_COMPLETION_ON_TIME:
+        break;
+    case MU_COMPLETION_ON_REPORTED:
+        assert(false);
         break;
     }
 }
@@ -503,7 +507,8 @@ void mu_completion_step(struct mu_completion *f, const struct mu_completion_even
 uint64_t mu_completion_deadline_ms(const struct mu_completion *f)
 {
     return mu_sooner_ms(
-        mu_sooner_ms(mu_sooner_ms(f->deadline_ms, away_until_ms(f)), mu_asks_due_ms(&f->asks)),
+        mu_sooner_ms(mu_sooner_ms(f->deadline_ms, away_until_ms(f)),
+                     mu_sooner_ms(f->close_again_ms, mu_asks_due_ms(&f->asks))),
         mu_sooner_ms(mu_sooner_ms(f->fin_ms, f->removed_by_ms), mu_sooner_ms(f->look_again_ms, f->scan_ms)));
 }
 

@@ -29,6 +29,8 @@
  * - A verdict once written stays. Before a success is written, the budget is read: a later round there means that this
  *   node was removed and does not know it yet. With a PyTorch member, where no budget is kept, the same holds for the
  *   verdict of a later round. Whoever keeps writing other verdicts there does not keep the job open.
+ * - A close that fails because the store is away is tried again, however short the handler's own time for it is: in a
+ *   job that is not closed, a spare would run the workers once more.
  * - A done agent ends alone if the store refuses connections for MU_COMPLETION_REFUSED_MS, or is silent for
  *   MU_COMPLETION_SILENT_MS. If all are done, or only PyTorch nodes are missing, and the store's process is gone, there
  *   is nothing to close and nobody to wait for.
@@ -55,20 +57,22 @@
 #include "agent/restart_budget.h"
 #include "agent/round.h"
 #include "agent/verdict.h"
+#include "rdzv/part.h"
 
 #define MU_COMPLETION_SECOND_LOOK_MS 250 /* at PyTorch's counter, before a PyTorch member is called lost */
 #define MU_COMPLETION_SCAN_MS 5000       /* between looks at all marks, when the counter cannot be relied upon */
 #define MU_COMPLETION_SCAN_SLOW_MS 60000 /* ... and when there is no reason to doubt it */
 #define MU_COMPLETION_GONE_MS                                                                                          \
     2000 /* for a store whose host has gone to come back, when the job is over or has a PyTorch node */
-#define MU_COMPLETION_REFUSED_MS 5000   /* the same, while others may still be at work */
-#define MU_COMPLETION_SILENT_MS 30000   /* for a store that does not answer a done agent */
-#define MU_COMPLETION_PROBE_MS 10000    /* between looks whether it does, where nobody else looks */
-#define MU_COMPLETION_LOSS_MS 30000     /* for the rendezvous to notice a loss, if the config says nothing else */
-#define MU_COMPLETION_FIN_MS 10000      /* of 1.13's rank 0, for all to have seen that all are done */
-#define MU_COMPLETION_CLOSE_MS 30000    /* for verdict and close */
-#define MU_COMPLETION_REMOVED_MS 15000  /* ... of which for a member to hear that it was removed */
-#define MU_COMPLETION_LAST_MS 10000     /* ... and after that, to write the verdict and to close */
+#define MU_COMPLETION_REFUSED_MS 5000     /* the same, while others may still be at work */
+#define MU_COMPLETION_SILENT_MS 30000     /* for a store that does not answer a done agent */
+#define MU_COMPLETION_PROBE_MS 10000      /* between looks whether it does, where nobody else looks */
+#define MU_COMPLETION_LOSS_MS 30000       /* for the rendezvous to notice a loss, if the config says nothing else */
+#define MU_COMPLETION_FIN_MS 10000        /* of 1.13's rank 0, for all to have seen that all are done */
+#define MU_COMPLETION_CLOSE_MS 30000      /* for verdict and close */
+#define MU_COMPLETION_CLOSE_AGAIN_MS 1000 /* after a close that failed, unless the store is back before */
+#define MU_COMPLETION_REMOVED_MS 15000    /* ... of which for a member to hear that it was removed */
+#define MU_COMPLETION_LAST_MS 10000     /* ... and after that, to write the verdict and to close; at least, to close */
 #define MU_COMPLETION_BARRIER_MS 300000 /* of PyTorch; where we know nothing of the members */
 
 /* ---- Events ---- */
@@ -108,6 +112,7 @@ enum mu_completion_event_type {
     MU_COMPLETION_ON_LISTEN,        /* our workers are up: from now on we want to hear if one of the others' fails */
     MU_COMPLETION_ON_WORKER_FAILED, /* one of ours has: rank, text; the round ends by it */
     MU_COMPLETION_ON_NOTE,          /* we are about to leave the round: note: LEFT, AGAIN or LOST; text: why */
+    MU_COMPLETION_ON_REPORTED,      /* REPORT's answer; or error. For led.h alone */
     MU_COMPLETION_ON_ANSWER,        /* ASK's answer */
     MU_COMPLETION_ON_TIME,
 };
@@ -130,6 +135,7 @@ struct mu_completion_event { /* borrows what it points to */
     const struct mu_completion_peer *lost;
     size_t lost_count;
     const char *text;
+    const struct mu_part_verdict *verdict; /* CLOSED, for led.h alone; NULL: nobody knows how the job has ended */
     const struct muster_error *error;
     uint64_t away_ms;
     struct mu_answer answer;
@@ -164,6 +170,7 @@ enum mu_completion_effect_type {
     MU_COMPLETION_DO_WAITING,     /* number, text, as they came; only while WATCHING */
     MU_COMPLETION_DO_JOB_FAILED,  /* text: the verdict of others, or that they vanished; once, only while WATCHING */
     MU_COMPLETION_DO_PEER_FAILED, /* text: whose worker has failed; once a round, only while WATCHING */
+    MU_COMPLETION_DO_REPORT,      /* report: the handler's report(); REPORTED. Of led.h alone */
     MU_COMPLETION_DO_WARN,        /* text: for the log */
     MU_COMPLETION_DO_END,         /* end, text: for people */
 };
@@ -174,6 +181,7 @@ struct mu_completion_effect { /* borrows from the machine, until its next step *
     enum mu_completion_end end;
     int64_t number;
     const char *text;
+    const struct mu_part_report *report;
 };
 
 #define MU_COMPLETION_EFFECTS_MAX (MU_ASKS_MAX + 5)

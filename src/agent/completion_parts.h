@@ -117,6 +117,8 @@ struct mu_completion {
 
     enum mu_completion_end end; /* what comes of VERDICT and CLOSING */
     bool has_verdict;           /* it is written, or somebody else's is there */
+    uint64_t close_again_ms; /* when a close that failed is tried again; UINT64_MAX: it is under way, or not wanted */
+    bool said_close_again;
     uint64_t removed_by_ms; /* another round was found: by then we hear that we were removed; UINT64_MAX: none was */
     bool fins;              /* 1.13: all marks are there */
     uint64_t fin_ms;        /* ... and so long everybody has to say that it has seen them */
@@ -170,6 +172,8 @@ void mu_completion_look_again_at_round(struct mu_completion *f);
 void mu_completion_verdict_written(struct mu_completion *f, const struct mu_ask_slot *slot,
                                    const struct mu_answer *answer);
 void mu_completion_on_closed(struct mu_completion *f);
+void mu_completion_on_close_failed(struct mu_completion *f, const struct muster_error *error);
+void mu_completion_close_again(struct mu_completion *f);
 
 /* completion_notes.c */
 bool mu_completion_is_missed(const struct mu_completion *f);

@@ -12,7 +12,8 @@ void mu_completion_be_idle(struct mu_completion *f, enum mu_completion_state sta
 {
     mu_completion_enter(f, state);
     f->deadline_ms = f->look_again_ms = f->scan_ms = f->gone_ms = f->fin_ms = f->removed_by_ms = UINT64_MAX;
-    f->sweeping = f->judging_closed = false;
+    f->close_again_ms = UINT64_MAX;
+    f->sweeping = f->judging_closed = f->said_close_again = false;
     mu_asks_drop(&f->asks);
 }
 
@@ -83,7 +84,10 @@ void mu_completion_probe(struct mu_completion *f)
 
 static void close_job(struct mu_completion *f)
 {
+    uint64_t least_ms = f->now_ms + MU_COMPLETION_LAST_MS;
+
     mu_completion_enter(f, MU_COMPLETION_CLOSING);
+    f->deadline_ms = f->deadline_ms > least_ms ? f->deadline_ms : least_ms;
     (void)mu_completion_emit(f, MU_COMPLETION_DO_CLOSE);
     if (f->down)
         mu_completion_probe(f);
@@ -367,15 +371,44 @@ void mu_completion_end_late(struct mu_completion *f)
         return;
     }
     mu_asks_drop(&f->asks);
-    f->deadline_ms = f->now_ms + MU_COMPLETION_LAST_MS;
     close_job(f);
 }
 
 void mu_completion_on_closed(struct mu_completion *f)
 {
     f->closed = true;
+    f->close_again_ms = UINT64_MAX;
     if (f->state == MU_COMPLETION_CLOSING)
         mu_completion_let_go(f);
     else if (f->state == MU_COMPLETION_WATCHING || mu_completion_is_done(f))
         look_at_verdict(f, VERDICT_LOOK);
+}
+
+void mu_completion_on_close_failed(struct mu_completion *f, const struct muster_error *error)
+{
+    bool may_mend = mu_ask_may_mend(error->code) || (error->code == MUSTER_ERDZV_TIMEOUT && f->down);
+
+    if (f->state != MU_COMPLETION_CLOSING)
+        return;
+    if (!may_mend || f->now_ms >= f->deadline_ms) {
+        mu_completion_warn(f, "close the job", error);
+        mu_completion_let_go(f);
+        return;
+    }
+    f->close_again_ms = f->now_ms + MU_COMPLETION_CLOSE_AGAIN_MS;
+    if (f->said_close_again)
+        return;
+    f->said_close_again = true;
+    (void)snprintf(f->warning, sizeof f->warning, "close the job: %.600s; trying again for %" PRIu64 " s", error->text,
+                   (f->deadline_ms - f->now_ms + 999) / 1000);
+    mu_completion_emit(f, MU_COMPLETION_DO_WARN)->text = f->warning;
+}
+
+/* The time for it has come, or the store is back. */
+void mu_completion_close_again(struct mu_completion *f)
+{
+    if (f->close_again_ms == UINT64_MAX)
+        return;
+    f->close_again_ms = UINT64_MAX;
+    (void)mu_completion_emit(f, MU_COMPLETION_DO_CLOSE);
 }

@@ -34,6 +34,7 @@ struct mu_job {
     struct mu_ranks *ranks;
     struct mu_completion *completion;
     struct mu_key_gc *key_gc;
+    struct mu_led led;
     void (*on_step)(void *ctx, const struct mu_policy_event *event, enum mu_policy_phase before,
                     const struct mu_policy_effects *effects);
     void *ctx;
@@ -44,7 +45,8 @@ struct mu_job {
     enum mu_job_who stages[STAGES_MAX];
     unsigned stages_count, stage;
 
-    /* Effects that are still to be carried out: those of ranks or completion before the rest of the policy's. */
+    /* Effects that are still to be carried out: those of ranks or completion before the rest of the policy's. Led's
+     * are among completion's. */
     struct mu_policy_effects policy_effects;
     struct mu_ranks_effects ranks_effects;
     struct mu_completion_effects completion_effects;
@@ -61,6 +63,8 @@ struct mu_job {
     int64_t round;
     uint64_t tag;
     struct members members;
+    bool is_led;
+    struct mu_ranks_result seat; /* is_led: ours */
     struct mu_ranks_result assigned;
     struct members last_members; /* of the last round whose ranks were assigned */
     struct mu_settlement last;   /* ... and what became of them */
@@ -85,6 +89,7 @@ int mu_job_new(const struct mu_job_config *config, struct mu_job **ret_job, stru
         mu_job_free(j);
         return rc;
     }
+    mu_led_init(&j->led, config->completion.barrier_ms);
     j->on_step = config->on_step;
     j->ctx = config->ctx;
     j->round = -1;
@@ -167,6 +172,18 @@ static void step_completion(struct mu_job *j, struct mu_completion_event event, 
 {
     event.now_ms = now_ms;
     mu_completion_step(j->completion, &event, &j->completion_effects);
+    j->completion_next = 0;
+}
+
+/* What a round's members have to do with each other: completion's business, or led's. */
+static void step_watcher(struct mu_job *j, struct mu_completion_event event, uint64_t now_ms)
+{
+    if (!j->is_led) {
+        step_completion(j, event, now_ms);
+        return;
+    }
+    event.now_ms = now_ms;
+    mu_led_step(&j->led, &event, &j->completion_effects);
     j->completion_next = 0;
 }
 
@@ -257,6 +274,12 @@ static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint
     j->tag = joined.tag;
     find_missing(j);
     joined.last = j->last;
+    j->is_led = joined.led = event->seat != NULL;
+    if (j->is_led) {
+        joined.max_restarts = event->seat->max_restarts;
+        joined.restarts_left = event->seat->restarts_left;
+        j->seat = mu_led_ranks(event->seat);
+    }
     if (!known) {
         (void)mu_fail(&error, MUSTER_ENOMEM, "no memory for the %zu members of round %" PRId64, event->nodes_count,
                       joined.round);
@@ -285,13 +308,13 @@ static void hear_lost(struct mu_job *j, const struct mu_job_event *event, uint64
                                                .waits = (int64_t)(event->nodes_count - i) <= event->count };
         name_node(&j->members, node, lost[i].name, sizeof lost[i].name);
     }
-    step_completion(j,
-                    (struct mu_completion_event){ .type = MU_COMPLETION_ON_LOST,
-                                                  .round = event->round,
-                                                  .lost = known ? lost : &unknown,
-                                                  .lost_count = known ? event->nodes_count : 1,
-                                                  .text = event->cause },
-                    now_ms);
+    step_watcher(j,
+                 (struct mu_completion_event){ .type = MU_COMPLETION_ON_LOST,
+                                               .round = event->round,
+                                               .lost = known ? lost : &unknown,
+                                               .lost_count = known ? event->nodes_count : 1,
+                                               .text = event->cause },
+                 now_ms);
     free(lost);
 }
 
@@ -325,10 +348,10 @@ static void hear_waiting(struct mu_job *j, const struct mu_job_event *event, uin
     char text[MU_POLICY_TEXT_MAX];
 
     name_waiting(j, event, text, sizeof text);
-    step_completion(j,
-                    (struct mu_completion_event){
-                        .type = MU_COMPLETION_ON_WAITING, .round = event->round, .rank = event->count, .text = text },
-                    now_ms);
+    step_watcher(j,
+                 (struct mu_completion_event){
+                     .type = MU_COMPLETION_ON_WAITING, .round = event->round, .rank = event->count, .text = text },
+                 now_ms);
 }
 
 /* ---- Hearing ---- */
@@ -350,6 +373,7 @@ static const struct route {
     [MUSTER_RDZV_BACKEND_UP] = { true, true, MU_COMPLETION_ON_BACKEND_UP, MU_POLICY_ON_BACKEND_UP },
     [MUSTER_RDZV_LOOKED] = { 0 },
     [MUSTER_RDZV_PROGRESS] = { 0 },
+    [MUSTER_RDZV_REPORTED] = { true, false, MU_COMPLETION_ON_REPORTED, 0 },
 };
 
 static void add_stage(struct mu_job *j, bool goes, enum mu_job_who who)
@@ -380,6 +404,7 @@ static void completion_hears_rdzv(struct mu_job *j, const struct mu_job_event *e
 {
     struct mu_completion_event told = { .type = routes[event->rdzv].completion,
                                         .round = event->rdzv == MUSTER_RDZV_REMOVED ? event->round : -1,
+                                        .verdict = event->verdict,
                                         .error = event->error,
                                         .away_ms = event->away_ms };
 
@@ -388,7 +413,7 @@ static void completion_hears_rdzv(struct mu_job *j, const struct mu_job_event *e
     else if (event->rdzv == MUSTER_RDZV_WAITING)
         hear_waiting(j, event, now_ms);
     else
-        step_completion(j, told, now_ms);
+        step_watcher(j, told, now_ms);
 }
 
 static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event, uint64_t now_ms)
@@ -396,10 +421,12 @@ static void policy_hears_rdzv(struct mu_job *j, const struct mu_job_event *event
     struct mu_policy_event told = { .type = routes[event->rdzv].policy,
                                     .round = event->round,
                                     .request = event->request,
+                                    .verdict = event->verdict,
                                     .error = event->error,
                                     .away_ms = event->away_ms,
                                     .give_up_in_ms = event->give_up_in_ms,
-                                    .number = event->count };
+                                    .number = event->count,
+                                    .text = event->cause };
 
     if (event->rdzv == MUSTER_RDZV_JOINED)
         hear_joined(j, event, now_ms);
@@ -426,12 +453,17 @@ static void answer(struct mu_job *j, enum mu_job_who who, struct mu_answer given
     }
 }
 
+static uint64_t watcher_deadline_ms(const struct mu_job *j)
+{
+    return j->is_led ? mu_led_deadline_ms(&j->led) : mu_completion_deadline_ms(j->completion);
+}
+
 static void pass_time(struct mu_job *j, enum mu_job_who who, uint64_t now_ms)
 {
     if (who == MU_JOB_RANKS && now_ms >= mu_ranks_deadline_ms(j->ranks))
         step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_TIME }, now_ms);
-    else if (who == MU_JOB_COMPLETION && now_ms >= mu_completion_deadline_ms(j->completion))
-        step_completion(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_TIME, .round = -1 }, now_ms);
+    else if (who == MU_JOB_COMPLETION && now_ms >= watcher_deadline_ms(j))
+        step_watcher(j, (struct mu_completion_event){ .type = MU_COMPLETION_ON_TIME, .round = -1 }, now_ms);
     else if (who == MU_JOB_POLICY && now_ms >= mu_policy_deadline_ms(j->policy))
         step_policy(j, (struct mu_policy_event){ .type = MU_POLICY_ON_TIME, .round = -1 }, now_ms);
 }
@@ -528,6 +560,7 @@ static const struct passed of_completion[] = {
     [MU_COMPLETION_DO_WAITING] = { true, MU_POLICY_ON_WAITING, 0 },
     [MU_COMPLETION_DO_JOB_FAILED] = { true, MU_POLICY_ON_JOB_FAILED, 0 },
     [MU_COMPLETION_DO_PEER_FAILED] = { true, MU_POLICY_ON_PEER_FAILED, 0 },
+    [MU_COMPLETION_DO_REPORT] = { false, 0, MU_JOB_DO_REPORT },
     [MU_COMPLETION_DO_WARN] = { false, 0, MU_JOB_DO_WARN },
     [MU_COMPLETION_DO_END] = { true, MU_POLICY_ON_FINISHED, 0 },
 };
@@ -557,7 +590,9 @@ static bool take_completion(struct mu_job *j, const struct mu_completion_effect 
 {
     struct mu_policy_event told = { .number = effect->number, .text = effect->text, .end = effect->end };
 
-    *out = (struct mu_job_effect){ .who = MU_JOB_COMPLETION, .ask = effect->ask, .text = effect->text };
+    *out = (struct mu_job_effect){
+        .who = MU_JOB_COMPLETION, .ask = effect->ask, .text = effect->text, .report = effect->report
+    };
     return pass_on(j, of_completion[effect->type], told, out);
 }
 
@@ -573,6 +608,12 @@ static void begin_assigning(struct mu_job *j, const struct mu_round *assign, uin
         .round = assign->round, .tag = assign->tag, .rank = assign->rank, .world_size = assign->world_size
     };
 
+    if (assign->led) { /* the leader has assigned them */
+        begin_round(j, &j->seat);
+        mu_job_tell(
+            j, &(struct mu_policy_event){ .type = MU_POLICY_ON_ASSIGNED, .round = assign->round, .ranks = &j->seat });
+        return;
+    }
     if (assign->all_ours && assign->has_store && assign->round >= 0)
         step_key_gc(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_JOINED, .round = &round }, now_ms);
     step_ranks(j, (struct mu_ranks_event){ .type = MU_RANKS_ON_START, .start = assign }, now_ms);
@@ -605,7 +646,8 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
         told.type = MU_COMPLETION_ON_STOP;
         break;
     case MU_POLICY_DO_LISTEN:
-        step_key_gc(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_STARTED }, now_ms);
+        if (!j->is_led)
+            step_key_gc(j, (struct mu_key_gc_event){ .type = MU_KEY_GC_ON_STARTED }, now_ms);
         told.type = MU_COMPLETION_ON_LISTEN;
         break;
     case MU_POLICY_DO_TELL_FAILED:
@@ -641,7 +683,7 @@ static bool take_policy(struct mu_job *j, const struct mu_policy_effect *effect,
     case MU_POLICY_DO_SAY:
         return true;
     }
-    step_completion(j, told, now_ms);
+    step_watcher(j, told, now_ms);
     return false;
 }
 
@@ -669,12 +711,12 @@ bool mu_job_next(struct mu_job *j, uint64_t now_ms, struct mu_job_effect *ret_ef
 uint64_t mu_job_deadline_ms(const struct mu_job *j)
 {
     return mu_sooner_ms(mu_policy_deadline_ms(j->policy),
-                        mu_sooner_ms(mu_ranks_deadline_ms(j->ranks), mu_completion_deadline_ms(j->completion)));
+                        mu_sooner_ms(mu_ranks_deadline_ms(j->ranks), watcher_deadline_ms(j)));
 }
 
 bool mu_job_will(const struct mu_job *j, char *key, size_t key_room, char text[static MU_VANISHED_NOTE_MAX])
 {
-    return mu_completion_will(j->completion, key, key_room, text);
+    return !j->is_led && mu_completion_will(j->completion, key, key_room, text);
 }
 
 bool mu_job_is_busy(const struct mu_job *j)

@@ -259,8 +259,9 @@ static void on_signal(struct mu_policy *p, const struct mu_policy_event *event)
     }
     mu_policy_say(p, MUSTER_LOG_WARNING, "Received %d death signal, shutting down%s", signal,
                   p->workers == NONE           ? ""
-                  : meaning == MU_SIGNAL_BEGIN ? " workers"
-                                               : " workers at once");
+                  : meaning == MU_SIGNAL_HURRY ? " workers at once"
+                  : signal == SIGINT           ? " workers; another Ctrl-C kills them"
+                                               : " workers");
     if (p->outcome.kind == MU_POLICY_OUTCOME_NONE || p->phase == MU_POLICY_SERVING)
         mu_policy_decide_signal(p, signal);
     if (p->outcome.signal == signal)
@@ -378,6 +379,8 @@ static void on_closed(struct mu_policy *p, const struct mu_policy_event *event)
 {
     (void)event;
     p->closed = true;
+    if (p->phase == MU_POLICY_SERVING && p->joined.led)
+        mu_policy_linger(p);
 }
 
 static void on_left(struct mu_policy *p, const struct mu_policy_event *event)
@@ -469,7 +472,12 @@ int64_t mu_policy_count(const struct mu_policy *p)
     return p->count;
 }
 
+int64_t mu_policy_max_restarts(const struct mu_policy *p)
+{
+    return p->max_restarts;
+}
+
 int64_t mu_policy_remaining_restarts(const struct mu_policy *p)
 {
-    return mu_policy_larger(p->max_restarts - p->count, 0);
+    return p->joined.led ? p->joined.restarts_left : mu_policy_larger(p->max_restarts - p->count, 0);
 }

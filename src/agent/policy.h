@@ -32,6 +32,9 @@
  * - An error or a signal of this node leaves the job; it does not close it.
  * - Workers that have succeeded are never run again.
  * - There is one END, within a bounded time of its cause, as far as the workers can be killed.
+ * - In a round with a leader (mu_round.led) the leader counts. The answer to a worker's failure is that of the next
+ *   JOIN: another round with its count, or a job that is closed, with its verdict. The budget's key is not asked, and
+ *   CHARGING, ASKING and FAILING are not entered.
  *
  * job.h connects it with the other machines. All effects of a step are carried out before the next step. Keys, with M
  * as in rdzv/round_keys.h: M budget, M verdict. */
@@ -85,7 +88,7 @@ const char *mu_policy_phase_text(enum mu_policy_phase value);
     X(RUN, "run")         /* begin */                                                                                  \
     X(JOINED, "joined")   /* joined */                                                                                 \
     X(WAITING, "waiting") /* of completion: number: nodes that want to join; text: who, in whole words */              \
-    X(REMOVED, "removed") /* round */                                                                                  \
+    X(REMOVED, "removed") /* round; text, why; NULL: the others have gone on */                                        \
     X(CLOSED, "closed")   /* round */                                                                                  \
     X(LEFT, "left")                                                                                                    \
     X(FAILED, "failed")             /* error: of JOIN, of LEAVE, or of our membership */                               \
@@ -130,8 +133,9 @@ struct mu_policy_event { /* borrows what it points to */
     int64_t number; /* also of BACKEND_DOWN: members that are lost with it, which is heard next */
     bool ok;
     enum mu_completion_end end;
-    const char *text;                 /* NULL: nothing is known */
-    enum muster_rdzv_request request; /* FAILED */
+    const char *text;                      /* NULL: nothing is known */
+    enum muster_rdzv_request request;      /* FAILED */
+    const struct mu_part_verdict *verdict; /* FAILED of a JOIN: how the closed job has ended; NULL: not known */
     const struct muster_error *error;
     uint64_t away_ms, give_up_in_ms; /* 0: it is waited for without a limit, or nobody knows */
     struct mu_answer answer;
@@ -263,5 +267,6 @@ enum mu_policy_phase mu_policy_phase(const struct mu_policy *policy);
 enum mu_group_state mu_policy_state(const struct mu_policy *policy);
 int64_t mu_policy_count(const struct mu_policy *policy);              /* restarts so far: agent_restarts */
 int64_t mu_policy_remaining_restarts(const struct mu_policy *policy); /* 0 or more */
+int64_t mu_policy_max_restarts(const struct mu_policy *policy);       /* the config's, or what a leader says */
 
 #endif

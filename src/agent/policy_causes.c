@@ -30,6 +30,8 @@ void mu_policy_charge(struct mu_policy *p)
 {
     struct mu_restart_budget budget = { .count = p->count, .round = p->joined.round, .tag = p->joined.tag };
 
+    if (p->joined.led)
+        return; /* the leader charges it, or not, when the next round forms */
     if (!p->shared) {
         charged(p, p->count + 1);
         return;
@@ -224,7 +226,7 @@ void mu_policy_on_waiting(struct mu_policy *p, const struct mu_policy_event *eve
 
 void mu_policy_on_removed(struct mu_policy *p, const struct mu_policy_event *event)
 {
-    const char *why = REMOVED_WHY;
+    const char *why = event->text != NULL ? event->text : REMOVED_WHY;
 
     if (is_old(p, event))
         return;

@@ -121,7 +121,7 @@ static void serve(struct mu_policy *p)
     mu_policy_say(p, MUSTER_LOG_INFO, "done; serving the %s store until the other nodes have ended",
                   p->joined.serves ? "rendezvous" : "workers'");
     (void)mu_policy_emit(p, MU_POLICY_DO_LINGER);
-    if (p->joined.serves)
+    if (p->joined.serves && !p->joined.led) /* of a leader's verdict we hear */
         (void)mu_asks_add(&p->asks, MU_ASK_GET, VERDICT_GET, -1, "%sverdict", p->job_prefix);
     mu_policy_enter(p, MU_POLICY_SERVING, p->serve_until_ms);
 }
@@ -199,9 +199,19 @@ void mu_policy_give_up_on_the_store(struct mu_policy *p)
 
 /* ---- The rendezvous ---- */
 
-static void ask_why(struct mu_policy *p)
+/* `told`: by the leader; NULL: nothing was. */
+static void ask_why(struct mu_policy *p, const struct mu_part_verdict *told)
 {
-    p->has_verdict = false;
+    p->has_verdict = told != NULL;
+    if (told != NULL) {
+        p->verdict.succeeded = told->succeeded;
+        mu_line_copy(p->verdict.cause, sizeof p->verdict.cause,
+                     mu_slice_str(told->cause != NULL ? told->cause : "nobody knows why"));
+    }
+    if (told != NULL || p->joined.led) {
+        mu_policy_tell_why(p, true);
+        return;
+    }
     mu_asks_look(&p->asks, VERDICT_LOOK, -1, "%sverdict", p->job_prefix)->once = true;
     mu_policy_enter(p, MU_POLICY_ASKING, p->now_ms + MU_POLICY_WHY_MS);
 }
@@ -226,18 +236,37 @@ static const char *untold_cause(const struct mu_policy *p, const struct mu_verdi
     return cause;
 }
 
-static void join_failed(struct mu_policy *p, const struct muster_error *error)
+static void record_failed_join(struct mu_policy *p)
 {
-    struct mu_policy_effect *effect =
-        mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(p->now_ms - p->join_ms));
-
-    p->error = *error;
-    effect->error = &p->error;
+    mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(p->now_ms - p->join_ms))->error = &p->error;
     mu_policy_time_step(p, MU_METRICS_RENDEZVOUS, false, p->join_ms);
     mu_policy_initialize_failed(p);
+}
+
+/* The leader of a round that we were in has failed the job. */
+static void be_judged(struct mu_policy *p, const struct mu_part_verdict *verdict)
+{
+    if (p->failure[0] == '\0') /* else it is the failure that was not forgiven, and no rendezvous has failed */
+        record_failed_join(p);
+    decide_peer_failed(p, &p->error);
+    p->outcome.error.text[0] = '\0';
+    ask_why(p, verdict);
+}
+
+static void join_failed(struct mu_policy *p, const struct mu_policy_event *event)
+{
+    const struct muster_error *error = event->error;
+    const struct mu_part_verdict *verdict = event->verdict;
+
+    p->error = *error;
+    if (verdict != NULL && !verdict->succeeded && p->joined.led) {
+        be_judged(p, verdict);
+        return;
+    }
+    record_failed_join(p);
     if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT && p->peer_failed[0] != '\0') {
         decide_peer_failed(p, error);
-        ask_why(p);
+        ask_why(p, verdict);
         return;
     }
     if (error->code == MUSTER_ERDZV_GRACEFUL_EXIT) {
@@ -254,7 +283,7 @@ static void join_failed(struct mu_policy *p, const struct muster_error *error)
         (void)mu_wrap(&p->outcome.error, error->code, "the store has been away for %" PRIu64 " s",
                       (p->now_ms - p->down_ms) / 1000);
     if (error->code == MUSTER_ERDZV_CLOSED)
-        ask_why(p);
+        ask_why(p, verdict);
     else
         mu_policy_leave(p);
 }
@@ -272,8 +301,9 @@ static void add_reason(struct mu_policy *p, bool is_certain)
         return;
     used = is_certain ? 0 : (size_t)snprintf(text, room, ": '%.200sverdict' says", p->job_prefix);
     if (used < room)
-        (void)snprintf(text + used, room - used, ": the job has %s%s", p->verdict.succeeded ? "succeeded" : "failed: ",
-                       p->verdict.succeeded ? "" : untold_cause(p, &p->verdict));
+        (void)snprintf(
+            text + used, room - used, "%sthe job has %s%s", p->outcome.error.text[0] == '\0' ? "" : ": ",
+            p->verdict.succeeded ? "succeeded" : "failed: ", p->verdict.succeeded ? "" : untold_cause(p, &p->verdict));
 }
 
 /* The job is closed: was it a failure of ours that we could not come back from? */
@@ -357,7 +387,7 @@ void mu_policy_on_failed(struct mu_policy *p, const struct mu_policy_event *even
     switch (event->request) {
     case MUSTER_RDZV_REQUEST_JOIN:
         if (p->phase == MU_POLICY_JOINING)
-            join_failed(p, event->error);
+            join_failed(p, event);
         break;
     case MUSTER_RDZV_REQUEST_LEAVE:
         leave_failed(p);

@@ -37,6 +37,8 @@ void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *even
     (void)mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(p->now_ms - p->join_ms));
     p->joined.own_count = p->own;
     p->joined.count_min = p->known;
+    if (p->joined.led)
+        p->max_restarts = p->joined.max_restarts;
     p->joined.max_restarts = p->max_restarts;
     memcpy(p->joined.last.failure, p->claim, sizeof p->claim);
     memcpy(p->joined.last.loss, p->loss, sizeof p->loss);
@@ -261,15 +263,27 @@ static void finish(struct mu_policy *p)
     (void)mu_policy_emit(p, MU_POLICY_DO_FINISH);
 }
 
+/* As PyTorch says it, before this one is counted; a leader has not counted it yet. */
+static void say_attempts(struct mu_policy *p)
+{
+    int64_t left = mu_policy_remaining_restarts(p) + (p->joined.led ? 0 : 1);
+
+    if (left == 0 && p->joined.led)
+        mu_policy_say(p, MUSTER_LOG_INFO, "the job fails now, unless the leader finds that a lost node was the cause");
+    else if (left == 0)
+        mu_policy_say(p, MUSTER_LOG_WARNING, "no restarts left: the job fails, unless a lost node was the cause");
+    else
+        mu_policy_say(p, MUSTER_LOG_INFO,
+                      "[%.200s] Worker group %s. %" PRId64 "/%" PRId64 " attempts left; will restart worker group",
+                      p->role, mu_group_state_name(p->failed_as), left, p->max_restarts);
+}
+
 static void restart(struct mu_policy *p)
 {
     mu_policy_be_between_rounds(p);
     (void)mu_policy_emit(p, MU_POLICY_DO_WATCH_STOP);
-    if (p->fate == BUDGET) {
-        mu_policy_say(p, MUSTER_LOG_INFO,
-                      "[%.200s] Worker group %s. %" PRId64 "/%" PRId64 " attempts left; will restart worker group",
-                      p->role, mu_group_state_name(p->failed_as), mu_policy_remaining_restarts(p) + 1, p->max_restarts);
-    }
+    if (p->fate == BUDGET)
+        say_attempts(p);
     mu_policy_join(p);
 }
 

@@ -199,6 +199,7 @@ static void staying_told(struct mu_join *join, const struct muster_rdzv_event *t
     case MUSTER_RDZV_LEFT:
     case MUSTER_RDZV_LOOKED:
     case MUSTER_RDZV_PROGRESS:
+    case MUSTER_RDZV_REPORTED:
         break;
     }
 }

@@ -711,5 +711,6 @@ void mu_run_options_help(struct mu_text *out, const char *program, bool is_launc
                      "--nnodes 2. In the script's arguments $local_rank becomes the worker's local rank.\n"
                      "\n"
                      "Exit status: 0 all workers of this node succeeded; 1 they failed, or another error;\n"
-                     "2 the command line was wrong.\n");
+                     "2 an option is unknown, lacks its value or has one of the wrong kind. A value that is\n"
+                     "read and then refused, such as --nnodes=0, is an error like others, as in torchrun.\n");
 }

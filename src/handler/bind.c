@@ -91,7 +91,8 @@ int mu_bind_from_params(const struct muster_rdzv_params *params, struct mu_bind 
     return rc == 0 ? read_option(params, "allow", mu_bind_check_allow, &ret_bind->allow, reterr) : rc;
 }
 
-const char *const *mu_bind_networks(const struct mu_bind *bind, struct mu_bind_networks *room)
+/* NULL: there is no `allow`. */
+static const char *const *networks_of(const struct mu_bind *bind, struct mu_bind_networks *room)
 {
     size_t count = 0;
 
@@ -110,6 +111,16 @@ const char *const *mu_bind_networks(const struct mu_bind *bind, struct mu_bind_n
     }
     room->items[count] = NULL;
     return room->items;
+}
+
+struct muster_store_server_config mu_bind_server_config(const struct mu_bind *bind, const struct mu_bind_plan *plan,
+                                                        uint16_t port, struct mu_bind_networks *room)
+{
+    return (struct muster_store_server_config){ .size = sizeof(struct muster_store_server_config),
+                                                .host = plan->hosts,
+                                                .port = port,
+                                                .allow = networks_of(bind, room),
+                                                .allow_own = true };
 }
 
 /* ---- The plan ---- */
@@ -177,6 +188,11 @@ bool mu_bind_is_universal(const char *host)
     return mu_addr_parse(host, 0, &addr) || is_localhost(host);
 }
 
+bool mu_bind_needs_lookup(const struct mu_bind *bind, const char *host, size_t known)
+{
+    return bind->hosts == NULL && known == 0 && strlen(host) < MU_HOST_MAX;
+}
+
 static bool asks_for_all(const struct mu_bind_question *question)
 {
     for (size_t i = 0; i < question->addrs_count; i++) {
@@ -227,7 +243,7 @@ void mu_bind_plan(const struct mu_bind_question *question, struct mu_bind_plan *
         return;
     }
     for (size_t i = 0; i < question->addrs_count; i++) {
-        if (!question->owned[i])
+        if (!question->owned[i] && !mu_addr_is_loopback(&question->addrs[i]))
             continue;
         count++;
         only_loopback = only_loopback && mu_addr_is_loopback(&question->addrs[i]);
@@ -242,7 +258,7 @@ void mu_bind_plan(const struct mu_bind_question *question, struct mu_bind_plan *
         for (size_t i = 0; i < question->interfaces_count && i < MU_BIND_INTERFACES_MAX; i++)
             add_addr(ret_plan, &question->interfaces[i]);
     }
-    if (question->also != NULL)
+    if (question->also != NULL && question->also_owned && !mu_addr_is_any(question->also))
         add_addr(ret_plan, question->also);
     add_text(ret_plan, loopback);
 }

@@ -29,14 +29,6 @@ int mu_bind_check_allow(const char *allow, struct muster_error *reterr);
 /* The options `bind` and `allow`, checked. The texts are the parameters'. */
 int mu_bind_from_params(const struct muster_rdzv_params *params, struct mu_bind *ret_bind, struct muster_error *reterr);
 
-struct mu_bind_networks { /* `allow` as the configuration of a server takes it */
-    const char *items[MU_BIND_NETWORKS_MAX + 1];
-    char text[MU_BIND_TEXT_MAX];
-};
-
-/* Returns what is to be put into that configuration: NULL if there is no `allow`. It was checked. */
-const char *const *mu_bind_networks(const struct mu_bind *bind, struct mu_bind_networks *room);
-
 #define MU_BIND_REASONS(X)                                                                                             \
     X(ASKED)      /* by the user, also with 0.0.0.0 or :: */                                                           \
     X(OWN)        /* addresses of this machine, and loopback */                                                        \
@@ -55,7 +47,8 @@ struct mu_bind_question {       /* borrowed */
     const union mu_addr *addrs; /* what it is here; none: it cannot be resolved */
     const bool *owned;          /* for each of them: it is this machine's */
     size_t addrs_count;
-    const union mu_addr *also; /* one more address of this machine that other nodes were told; NULL: none */
+    const union mu_addr *also; /* one more address that other nodes were told; NULL: none */
+    bool also_owned;           /* ... and it is this machine's */
     const union mu_addr *interfaces;
     size_t interfaces_count;
 };
@@ -64,6 +57,19 @@ struct mu_bind_plan {
     enum mu_bind_reason reason;
     char hosts[MU_BIND_TEXT_MAX]; /* as mu_listen_open_all() takes them */
 };
+
+struct mu_bind_networks { /* `allow` as the configuration of a server takes it */
+    const char *items[MU_BIND_NETWORKS_MAX + 1];
+    char text[MU_BIND_TEXT_MAX];
+};
+
+/* Of a server that listens by this plan, for the networks of `allow` (it was checked) and always for this machine.
+ * Borrows all three. */
+struct muster_store_server_config mu_bind_server_config(const struct mu_bind *bind, const struct mu_bind_plan *plan,
+                                                        uint16_t port, struct mu_bind_networks *room);
+
+/* Whether the plan depends on what a resolver makes of `host`; `known`: how many of its addresses are known. */
+bool mu_bind_needs_lookup(const struct mu_bind *bind, const char *host, size_t known);
 
 void mu_bind_plan(const struct mu_bind_question *question, struct mu_bind_plan *ret_plan);
 

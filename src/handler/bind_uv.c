@@ -15,21 +15,22 @@ void mu_bind_ask_known(const struct mu_bind *bind, const char *host, const union
                        const char *also, struct mu_bind_plan *ret_plan)
 {
     union mu_addr interfaces[MU_BIND_INTERFACES_MAX], more;
-    bool owned[MU_DIAL_ADDRS_MAX] = { false };
-    struct mu_bind_question question = { .given = bind->hosts,
-                                         .host = host,
-                                         .addrs = addrs,
-                                         .owned = owned,
-                                         .addrs_count = count,
-                                         .interfaces = interfaces };
+    bool owned[MU_DIAL_ADDRS_MAX] = { false }, has_more = also != NULL && mu_addr_parse(also, 0, &more);
+    const struct mu_bind_question question = {
+        .given = bind->hosts,
+        .host = host,
+        .addrs = addrs,
+        .owned = owned,
+        .addrs_count = count,
+        .also = has_more ? &more : NULL,
+        .also_owned = has_more && mu_owns_address(&more),
+        .interfaces = interfaces,
+        .interfaces_count = mu_own_addresses(interfaces, MU_BIND_INTERFACES_MAX),
+    };
 
     assert(count <= MU_DIAL_ADDRS_MAX);
-    if (bind->hosts == NULL)
-        question.interfaces_count = mu_own_addresses(interfaces, MU_BIND_INTERFACES_MAX);
-    for (size_t i = 0; i < count && bind->hosts == NULL; i++)
-        owned[i] = mu_addr_is_loopback(&addrs[i]) || mu_owns_address(&addrs[i]);
-    if (also != NULL && mu_addr_parse(also, 0, &more) && !mu_addr_is_any(&more) && mu_owns_address(&more))
-        question.also = &more;
+    for (size_t i = 0; i < count; i++)
+        owned[i] = mu_owns_address(&addrs[i]);
     mu_bind_plan(&question, ret_plan);
 }
 
@@ -38,13 +39,14 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
     struct mu_bind_uv *ask = req->data;
     union mu_addr addrs[MU_DIAL_ADDRS_MAX];
     struct mu_bind_plan plan;
+    bool wanted = ask->state == MU_BIND_UV_ASKED;
 
     (void)status; /* without addresses it has failed, for whatever reason */
-    ask->busy = false;
-    if (!ask->cancelled)
+    ask->state = MU_BIND_UV_IDLE;
+    if (wanted)
         mu_bind_ask_known(&ask->bind, ask->host, addrs, mu_dial_resolved(list, addrs), NULL, &plan);
     uv_freeaddrinfo(list);
-    ask->on_planned(ask->ctx, ask->cancelled ? NULL : &plan);
+    ask->on_planned(ask->ctx, wanted ? &plan : NULL);
 }
 
 bool mu_bind_uv_ask(struct mu_bind_uv *ask, uv_loop_t *loop, const struct mu_bind *bind, const char *host,
@@ -54,17 +56,17 @@ bool mu_bind_uv_ask(struct mu_bind_uv *ask, uv_loop_t *loop, const struct mu_bin
     union mu_addr addrs[MU_DIAL_ADDRS_MAX];
     size_t count = mu_dial_known(host, 0, addrs);
 
-    assert(!ask->busy);
-    if (bind->hosts == NULL && count == 0 && strlen(host) < sizeof ask->host) {
-        ask->cancelled = false;
+    assert(ask->state == MU_BIND_UV_IDLE);
+    if (mu_bind_needs_lookup(bind, host, count)) {
         ask->bind = *bind;
         ask->on_planned = on_planned;
         ask->ctx = ctx;
         ask->resolver.data = ask;
         memcpy(ask->host, host, strlen(host) + 1);
-        ask->busy = uv_getaddrinfo(loop, &ask->resolver, on_resolved, ask->host, NULL, &hints) == 0;
-        if (ask->busy)
+        if (uv_getaddrinfo(loop, &ask->resolver, on_resolved, ask->host, NULL, &hints) == 0) {
+            ask->state = MU_BIND_UV_ASKED;
             return false;
+        }
     }
     mu_bind_ask_known(bind, host, addrs, count, NULL, ret_plan);
     return true;
@@ -72,9 +74,9 @@ bool mu_bind_uv_ask(struct mu_bind_uv *ask, uv_loop_t *loop, const struct mu_bin
 
 void mu_bind_uv_cancel(struct mu_bind_uv *ask)
 {
-    if (!ask->busy)
+    if (ask->state == MU_BIND_UV_IDLE)
         return;
-    ask->cancelled = true;
+    ask->state = MU_BIND_UV_CANCELLED;
     (void)uv_cancel((uv_req_t *)&ask->resolver); /* one that has begun is waited for */
 }
 
@@ -85,7 +87,7 @@ void mu_bind_ask_blocking(const struct mu_bind *bind, const char *host, struct m
     size_t count = mu_dial_known(host, 0, addrs);
     struct addrinfo *list = NULL;
 
-    if (bind->hosts == NULL && count == 0 && getaddrinfo(host, NULL, &hints, &list) == 0) {
+    if (mu_bind_needs_lookup(bind, host, count) && getaddrinfo(host, NULL, &hints, &list) == 0) {
         count = mu_dial_resolved(list, addrs);
         freeaddrinfo(list);
     }

@@ -12,7 +12,7 @@ typedef void mu_bind_planned(void *ctx, const struct mu_bind_plan *plan);
 
 struct mu_bind_uv { /* one question at a time; zeroed memory is idle */
     uv_getaddrinfo_t resolver;
-    bool busy, cancelled;
+    enum { MU_BIND_UV_IDLE, MU_BIND_UV_ASKED, MU_BIND_UV_CANCELLED } state;
     struct mu_bind bind;
     char host[MU_HOST_MAX];
     mu_bind_planned *on_planned;

@@ -3,17 +3,6 @@
 #include "handler/etcd_params.h"
 #include "handler/extra_data.h"
 #include "kv/blocking_etcd_store_uv.h"
-#include "rdzv/classic.h"
-
-/* *ret_place borrows from the parameters; root: of the keys in etcd. */
-static int find_place(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
-                      char root[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr)
-{
-    char prefix[MU_CLASSIC_KEY_MAX];
-    int rc = mu_etcd_params_read(params, ret_place, reterr);
-
-    return rc < 0 ? rc : mu_classic_keys(ret_place->prefix, ret_place->run_id, prefix, root, reterr);
-}
 
 /* ---- New ---- */
 
@@ -22,7 +11,7 @@ static int open_store(const struct muster_rdzv_params *params, struct muster_sto
 {
     char root[MU_CLASSIC_KEY_MAX];
     struct mu_etcd_place place;
-    int rc = find_place(params, &place, root, reterr);
+    int rc = mu_etcd_params_read_root(params, &place, root, reterr);
 
     if (rc < 0)
         return rc;
@@ -73,68 +62,43 @@ int muster_rdzv_etcd_new(const struct muster_etcd_config *given, const char *pre
 
 /* ---- Extra data ---- */
 
-static int find_path(struct muster_rdzv *rdzv, int64_t round, struct muster_store **ret_store,
-                     char path[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr)
+static int run(struct muster_rdzv *rdzv, int64_t round, const char *key, const char *value, int64_t timeout_ms,
+               struct muster_bytes *ret_found, struct muster_error *reterr)
 {
-    const struct muster_rdzv_params *params = mu_rdzv_blocking_params(rdzv, "etcd", ret_store);
-    char root[MU_CLASSIC_KEY_MAX];
-    struct mu_etcd_place place;
-    int rc;
-
-    if (params == NULL)
-        return mu_fail(reterr, MUSTER_EINVAL, "extra data: the handler is not one of the etcd back end");
-    rc = find_place(params, &place, root, reterr);
-    if (rc == 0)
-        mu_extra_data_path(root, round, path);
-    return rc;
-}
-
-/* Until it is done, or its time is up. */
-static int run(struct muster_rdzv *rdzv, int64_t round, int64_t timeout_ms, struct mu_extra_data *extra,
-               struct muster_error *reterr)
-{
-    int64_t until_ms = mu_clock_in_ms(timeout_ms < 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms);
-    struct muster_store *store;
-    char path[MU_CLASSIC_KEY_MAX];
-    int rc = find_path(rdzv, round, &store, path, reterr);
+    int64_t until_ms = mu_clock_in_ms(mu_extra_data_limit_ms(timeout_ms));
+    struct muster_store *store = NULL;
+    const struct muster_rdzv_params *params = mu_rdzv_blocking_params(rdzv, &store);
+    struct mu_extra_data extra;
+    int rc = mu_extra_data_init(&extra, muster_rdzv_get_backend(rdzv), params, round, key, value, reterr);
 
     if (rc < 0)
         return rc;
-    while (rc == 0 && extra->state != MU_EXTRA_DONE) {
-        struct mu_etcd2_call call = { .request = extra->request };
+    while (rc == 0 && extra.state != MU_EXTRA_DONE) {
+        struct mu_etcd2_call call = { .request = extra.request };
 
-        mu_pause_ms(extra->pause_ms);
-        call.request.key = mu_slice_str(path);
-        rc = mu_extra_data_time(extra, until_ms - mu_clock_ms(), &call.timeout_ms, reterr);
+        mu_pause_ms(extra.pause_ms);
+        rc = mu_extra_data_time(&extra, until_ms - mu_clock_ms(), &call.timeout_ms, reterr);
         if (rc < 0)
             break;
         rc = mu_etcd_store_call(store, &call);
-        rc = mu_extra_data_step(extra, rc, call.unsure, call.status, &call.answer, &call.error, reterr);
+        rc = mu_extra_data_step(&extra, rc, call.unsure, call.status, &call.answer, &call.error, reterr);
         mu_etcd2_answer_done(&call.answer);
     }
-    mu_extra_data_done(extra);
-    return rc < 0 ? mu_wrap(reterr, rc, "%s extra data '%.100s'", extra->value != NULL ? "store" : "load", extra->key)
-                  : 0;
+    if (rc == 0)
+        *ret_found = extra.found;
+    return mu_extra_data_end(&extra, rc, reterr);
 }
 
 int muster_rdzv_etcd_store_extra_data(struct muster_rdzv *rdzv, int64_t round, const char *key, const char *value,
                                       int64_t timeout_ms, struct muster_error *reterr)
 {
-    struct mu_extra_data extra;
+    struct muster_bytes none;
 
-    mu_extra_data_init(&extra, key, value);
-    return run(rdzv, round, timeout_ms, &extra, reterr);
+    return run(rdzv, round, key, value, timeout_ms, &none, reterr);
 }
 
 int muster_rdzv_etcd_load_extra_data(struct muster_rdzv *rdzv, int64_t round, const char *key, int64_t timeout_ms,
                                      struct muster_bytes *ret_value, struct muster_error *reterr)
 {
-    struct mu_extra_data extra;
-    int rc;
-
-    mu_extra_data_init(&extra, key, NULL);
-    rc = run(rdzv, round, timeout_ms, &extra, reterr);
-    if (rc == 0)
-        *ret_value = extra.found;
-    return rc;
+    return run(rdzv, round, key, NULL, timeout_ms, ret_value, reterr);
 }

@@ -1,14 +1,21 @@
 /* What a blocking rendezvous remembers, asks and answers. See blocking_rdzv.h. */
 #include "handler/blocking_rdzv.h"
 
+#include "handler/dynamic.h"
 #include "handler/host.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stddef.h>
 
-enum { READ_TIMEOUT_S = 60 };
+enum {
+    READ_TIMEOUT_S = 60,
+    REQUEST_TIMEOUT_MS = 60000, /* of a back end of the user's */
+    END_MS = 1000,
+};
 #define READ_TIMEOUT_S_MAX INT64_C(1000000000)
+
+static const char size_missing[] = "the size of the settings is not set";
 
 /* What is particular about the back ends of this library. */
 static const struct kind {
@@ -17,9 +24,9 @@ static const struct kind {
     bool is_dynamic, hosts; /* hosts: by the option is_host */
 } kinds[] = {
     { "c10d", MU_BLOCKING_STORE_FIXED, true, true },
-    { "etcd-v2", MU_BLOCKING_STORE_GIVEN, true, false },
+    { "etcd-v2", MU_BLOCKING_STORE_NONE, true, false },
     { "etcd-v3", MU_BLOCKING_STORE_MOVES, false, false },
-    { "", MU_BLOCKING_STORE_GIVEN, false, false }, /* any other */
+    { "", MU_BLOCKING_STORE_NONE, false, false }, /* any other */
 };
 
 static const struct kind *kind_of(const char *backend)
@@ -62,6 +69,7 @@ static enum mu_blocking_standing standing_after(enum mu_blocking_standing standi
     case MUSTER_RDZV_BACKEND_DOWN:
     case MUSTER_RDZV_BACKEND_UP:
     case MUSTER_RDZV_PROGRESS:
+    case MUSTER_RDZV_REPORTED:
         break;
     }
     return standing;
@@ -73,9 +81,11 @@ void mu_blocking_see(struct mu_blocking_seen *seen, const struct muster_rdzv_eve
     seen->closed = seen->closed || event->type == MUSTER_RDZV_CLOSED;
 }
 
-bool mu_blocking_must_warn(const struct mu_blocking_seen *seen, const struct muster_rdzv_event *event)
+void mu_blocking_warn(const struct mu_blocking_seen *seen, const struct muster_rdzv_event *event, const char *run_id)
 {
-    return event->type == MUSTER_RDZV_BACKEND_DOWN && is_member(seen->standing);
+    if (event->type == MUSTER_RDZV_BACKEND_DOWN && is_member(seen->standing))
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not send a heartbeat: %s; trying again", run_id,
+               event->error != NULL ? event->error->text : "the back end does not answer");
 }
 
 bool mu_blocking_answers(enum muster_rdzv_request request, const struct muster_rdzv_event *event)
@@ -98,6 +108,11 @@ bool mu_blocking_answers(enum muster_rdzv_request request, const struct muster_r
 
 /* ---- Calls ---- */
 
+static bool has_opened(const struct mu_blocking_call *call)
+{
+    return call->did == MU_BLOCKING_DO_OPEN_TCP || call->did == MU_BLOCKING_DO_OPEN_GIVEN;
+}
+
 static enum mu_blocking_step step_after(const struct mu_blocking_call *call, const struct mu_blocking_seen *seen)
 {
     bool begins = call->did == MU_BLOCKING_DO_RETURN, failed = call->result.error.code < 0;
@@ -106,9 +121,9 @@ static enum mu_blocking_step step_after(const struct mu_blocking_call *call, con
     case MU_BLOCKING_NEXT:
         if (begins)
             return MU_BLOCKING_DO_JOIN;
-        if (call->did == MU_BLOCKING_DO_JOIN && !failed)
-            return MU_BLOCKING_DO_OPEN_STORES;
-        return call->did == MU_BLOCKING_DO_OPEN_STORES && failed ? MU_BLOCKING_DO_LEAVE : MU_BLOCKING_DO_RETURN;
+        if (call->did == MU_BLOCKING_DO_JOIN && !failed && call->store != MU_BLOCKING_STORE_NONE)
+            return call->store == MU_BLOCKING_STORE_GIVEN ? MU_BLOCKING_DO_OPEN_GIVEN : MU_BLOCKING_DO_OPEN_TCP;
+        return has_opened(call) && failed ? MU_BLOCKING_DO_LEAVE : MU_BLOCKING_DO_RETURN;
     case MU_BLOCKING_IS_CLOSED:
         return begins && !seen->closed ? MU_BLOCKING_DO_LOOK : MU_BLOCKING_DO_RETURN;
     case MU_BLOCKING_NODES_WAITING:
@@ -138,13 +153,6 @@ static void count_waiting(struct mu_blocking_answer *result, enum mu_blocking_st
 
 static void finish(struct mu_blocking_call *call, const struct mu_blocking_seen *seen)
 {
-    static const enum mu_rdzv_trace_kind failures[] = {
-        [MU_BLOCKING_NEXT] = MU_RDZV_TRACE_JOIN_FAILED,
-        [MU_BLOCKING_IS_CLOSED] = MU_RDZV_TRACE_IS_CLOSED_FAILED,
-        [MU_BLOCKING_SET_CLOSED] = MU_RDZV_TRACE_SET_CLOSED_FAILED,
-        [MU_BLOCKING_NODES_WAITING] = MU_RDZV_TRACE_NODES_WAITING_FAILED,
-        [MU_BLOCKING_SHUT_DOWN] = MU_RDZV_TRACE_SHUTDOWN_FAILED,
-    };
     struct mu_blocking_answer *result = &call->result;
 
     if (call->kind == MU_BLOCKING_NODES_WAITING)
@@ -154,16 +162,20 @@ static void finish(struct mu_blocking_call *call, const struct mu_blocking_seen 
     call->rc = result->error.code;
     if (call->kind == MU_BLOCKING_SHUT_DOWN) {
         result->closed = call->rc == 0;
-        call->warns = call->rc < 0;
         if (muster_error_is_rdzv(call->rc))
             call->rc = 0;
     }
-    /* The handler has recorded a join that failed. */
-    call->records = result->error.code < 0 && call->did != MU_BLOCKING_DO_JOIN && call->kind != MU_BLOCKING_FREE;
-    if (call->records) {
-        assert((size_t)call->kind < sizeof failures / sizeof failures[0]);
-        call->failed_as = failures[call->kind];
-    }
+}
+
+static void take_answer(struct mu_blocking_call *call, const struct mu_blocking_answer *answer)
+{
+    struct muster_error *error = &call->result.error;
+
+    call->result = *answer;
+    if (!has_opened(call) || error->code == 0)
+        return;
+    error->code = mu_blocking_store_error(error->code);
+    (void)mu_wrap(error, error->code, "open the store of round %" PRId64, answer->info.round);
 }
 
 enum mu_blocking_step mu_blocking_next(struct mu_blocking_call *call, const struct mu_blocking_seen *seen,
@@ -173,7 +185,7 @@ enum mu_blocking_step mu_blocking_next(struct mu_blocking_call *call, const stru
     enum mu_blocking_step step;
 
     if (call->did != MU_BLOCKING_DO_RETURN && !leaves) /* whether leaving worked is not told */
-        call->result = *answer;
+        take_answer(call, answer);
     step = step_after(call, seen);
     if (step == MU_BLOCKING_DO_RETURN)
         finish(call, seen);
@@ -187,6 +199,35 @@ bool mu_blocking_is_known(enum mu_blocking_call_kind kind, const struct mu_block
     return kind == MU_BLOCKING_IS_CLOSED && seen->closed;
 }
 
+void mu_blocking_report(const struct mu_blocking_call *call, const char *run_id, const struct muster_node *self)
+{
+    static const enum mu_rdzv_trace_kind failures[] = {
+        [MU_BLOCKING_NEXT] = MU_RDZV_TRACE_JOIN_FAILED,
+        [MU_BLOCKING_IS_CLOSED] = MU_RDZV_TRACE_IS_CLOSED_FAILED,
+        [MU_BLOCKING_SET_CLOSED] = MU_RDZV_TRACE_SET_CLOSED_FAILED,
+        [MU_BLOCKING_NODES_WAITING] = MU_RDZV_TRACE_NODES_WAITING_FAILED,
+        [MU_BLOCKING_SHUT_DOWN] = MU_RDZV_TRACE_SHUTDOWN_FAILED,
+    };
+    const struct muster_error *error = &call->result.error;
+    char hostname[MU_HANDLER_NAME_MAX];
+    struct mu_teller who;
+
+    if (error->code == 0 || call->did == MU_BLOCKING_DO_JOIN) /* the handler has recorded a join that failed */
+        return;
+    assert((size_t)call->kind < sizeof failures / sizeof failures[0]);
+    if (call->kind == MU_BLOCKING_SHUT_DOWN)
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not be shut down: %s", run_id, error->text);
+    who = self->name != NULL ? mu_teller_of(run_id, self) : mu_teller_new(run_id, NULL, -1, hostname);
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = failures[call->kind], .error = error });
+}
+
+int64_t mu_blocking_end_ms(bool borrows)
+{
+    return borrows ? -1 : END_MS;
+}
+
+/* ---- Stores ---- */
+
 int mu_blocking_store_error(int rc)
 {
     assert(rc < 0);
@@ -195,8 +236,6 @@ int mu_blocking_store_error(int rc)
                ? MUSTER_ERDZV_CONNECTION
                : rc;
 }
-
-/* ---- Settings ---- */
 
 static int find_c10d_store(const struct muster_rdzv_params *params, struct mu_blocking_store *store,
                            struct muster_error *reterr)
@@ -218,11 +257,11 @@ static int find_c10d_store(const struct muster_rdzv_params *params, struct mu_bl
     return 0;
 }
 
-int mu_blocking_find_store(const char *backend, const struct muster_rdzv_params *params,
+int mu_blocking_find_store(const char *backend, const struct muster_rdzv_params *params, bool is_given,
                            struct mu_blocking_store *ret_store, struct muster_error *reterr)
 {
     *ret_store = (struct mu_blocking_store){ .timeout_ms = READ_TIMEOUT_S * 1000 };
-    ret_store->kind = kind_of(backend)->store;
+    ret_store->kind = is_given ? MU_BLOCKING_STORE_GIVEN : kind_of(backend)->store;
     return ret_store->kind == MU_BLOCKING_STORE_FIXED ? find_c10d_store(params, ret_store, reterr) : 0;
 }
 
@@ -231,38 +270,28 @@ bool mu_blocking_store_has_moved(const struct mu_blocking_store *store, const st
     return store->kind == MU_BLOCKING_STORE_MOVES && event->type == MUSTER_RDZV_JOINED;
 }
 
-int mu_blocking_check_dynamic(const char *backend, struct muster_error *reterr)
+void mu_blocking_prefix(const char *run_id, int64_t round, char text[static MU_BLOCKING_PREFIX_MAX])
 {
-    return kind_of(backend)->is_dynamic
-               ? 0
-               : mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one", backend);
+    assert(strlen(run_id) <= MU_RDZV_RUN_ID_MAX && round >= 0);
+    mu_round_stock_prefix(text, MU_BLOCKING_PREFIX_MAX, run_id, round);
+    text[strlen(text) - 1] = '\0'; /* the view puts the "/" there by itself */
 }
 
-int mu_blocking_twin(const char *backend, const struct mu_blocking_seen *seen, struct muster_rdzv_params *params,
-                     struct muster_error *reterr)
-{
-    if (is_member(seen->standing))
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "the rendezvous handler '%s' is in a round already; an agent needs one that has not joined",
-                       backend);
-    /* A store that the first one hosts goes on there. */
-    return params != NULL && kind_of(backend)->hosts ? muster_rdzv_params_set_bool(params, "is_host", false, reterr)
-                                                     : 0;
-}
+/* ---- New, and settings ---- */
 
 /* A table of an older program may be shorter than ours, but not without these. */
 #define HAS(ops, member)                                                                                               \
     ((ops)->size >= offsetof(struct muster_rdzv_backend_ops, member) + sizeof((ops)->member) && (ops)->member != NULL)
 
-const char *mu_blocking_backend_name(const struct muster_rdzv_backend *backend)
+static const char *name_of(const struct muster_rdzv_backend *backend)
 {
     return backend != NULL && backend->ops != NULL && HAS(backend->ops, name) ? backend->ops->name : NULL;
 }
 
-int mu_blocking_check_parts(const struct muster_store *store, const struct muster_rdzv_backend *backend,
-                            struct muster_error *reterr)
+static int check_parts(const struct muster_store *store, const struct muster_rdzv_backend *backend,
+                       struct muster_error *reterr)
 {
-    const char *name = mu_blocking_backend_name(backend);
+    const char *name = name_of(backend);
 
     if (name == NULL || name[0] == '\0')
         return mu_fail(reterr, MUSTER_EINVAL, "a rendezvous back end with a name is needed");
@@ -278,15 +307,15 @@ static uint64_t or_default(int64_t value, uint64_t fallback)
     return value == 0 ? fallback : (uint64_t)value; /* a negative one is found by the check */
 }
 
-int mu_blocking_settle(const struct muster_rdzv_settings *given, struct mu_dynamic_config *config,
-                       struct muster_error *reterr)
+static int settle(const struct muster_rdzv_settings *given, struct mu_dynamic_config *config,
+                  struct muster_error *reterr)
 {
     struct muster_rdzv_settings whole = { .size = 0 };
     struct muster_rdzv_timeout timeout = { .size = 0 };
     struct mu_rdzv_settings settings = MU_RDZV_SETTINGS_DEFAULT;
 
     if (given == NULL || given->size == 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "the size of the settings is not set");
+        return mu_fail(reterr, MUSTER_EINVAL, "%s", size_missing);
     memcpy(&whole, given, given->size < sizeof whole ? given->size : sizeof whole);
     if (whole.timeout.size == 0 || whole.timeout.size > sizeof timeout)
         whole.timeout.size = sizeof timeout;
@@ -314,20 +343,92 @@ int mu_blocking_settle(const struct muster_rdzv_settings *given, struct mu_dynam
     return mu_rdzv_settings_check(whole.run_id, &settings, reterr);
 }
 
-struct muster_rdzv_settings mu_blocking_settings(const char *run_id, const struct mu_rdzv_settings *settings,
-                                                 struct mu_bind bind, bool use_agent_store)
+int mu_blocking_settle(const struct muster_rdzv_settings *given, const struct muster_store *store,
+                       const struct muster_rdzv_backend *backend, const char *local_addr,
+                       struct mu_dynamic_config *ret_config, struct muster_error *reterr)
 {
-    return (struct muster_rdzv_settings){ .run_id = run_id,
-                                          .min_nodes = settings->nodes_min,
-                                          .max_nodes = settings->nodes_max,
-                                          .timeout = { .size = sizeof(struct muster_rdzv_timeout),
-                                                       .join_ms = (int64_t)settings->join_ms,
-                                                       .last_call_ms = (int64_t)settings->last_call_ms,
-                                                       .close_ms = (int64_t)settings->close_ms,
-                                                       .heartbeat_ms = (int64_t)settings->heartbeat_ms },
-                                          .keep_alive_interval_ms = (int64_t)settings->keep_alive_ms,
-                                          .keep_alive_max_attempt = settings->keep_alive_attempts,
-                                          .bind = bind.hosts,
-                                          .allow = bind.allow,
-                                          .no_agent_store = !use_agent_store };
+    bool is_named = local_addr != NULL && local_addr[0] != '\0';
+    int rc;
+
+    *ret_config = (struct mu_dynamic_config){ .backend = name_of(backend),
+                                              .local_addr = is_named ? local_addr : NULL,
+                                              .dialect = MU_DOC_DIALECT_2_X,
+                                              .request_timeout_ms = REQUEST_TIMEOUT_MS };
+    rc = settle(given, ret_config, reterr);
+    return rc < 0 ? rc : check_parts(store, backend, reterr);
+}
+
+int mu_blocking_read_params(const struct muster_rdzv_params *params, const struct muster_store *store,
+                            const struct muster_rdzv_backend *backend, struct mu_dynamic_config *ret_config,
+                            struct muster_error *reterr)
+{
+    int rc;
+
+    *ret_config = (struct mu_dynamic_config){ .backend = name_of(backend), .request_timeout_ms = REQUEST_TIMEOUT_MS };
+    rc = mu_dynamic_read_params(params, ret_config, reterr);
+    return rc < 0 ? rc : check_parts(store, backend, reterr);
+}
+
+int mu_blocking_create_failed(const struct mu_dynamic_config *config, int rc, struct muster_error *error,
+                              struct muster_error *reterr)
+{
+    (void)mu_wrap(error, rc, "make a dynamic rendezvous");
+    return mu_rdzv_trace_create_failed(config->run_id == NULL ? "" : config->run_id, config->local_addr, error, reterr);
+}
+
+int mu_blocking_not_dynamic(const char *backend, struct muster_error *reterr)
+{
+    return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one", backend);
+}
+
+int mu_blocking_read_settings(const char *backend, const struct muster_rdzv_params *params,
+                              struct mu_dynamic_config *ret_config, struct muster_error *reterr)
+{
+    return kind_of(backend)->is_dynamic ? mu_dynamic_read_params(params, ret_config, reterr)
+                                        : mu_blocking_not_dynamic(backend, reterr);
+}
+
+int mu_blocking_tell_settings(const struct mu_dynamic_config *config, struct muster_rdzv_settings *ret_settings,
+                              struct muster_error *reterr)
+{
+    const struct mu_rdzv_settings *settings = &config->settings;
+    const struct muster_rdzv_settings whole = { .size = ret_settings->size,
+                                                .run_id = config->run_id,
+                                                .min_nodes = settings->nodes_min,
+                                                .max_nodes = settings->nodes_max,
+                                                .timeout = { .size = sizeof(struct muster_rdzv_timeout),
+                                                             .join_ms = (int64_t)settings->join_ms,
+                                                             .last_call_ms = (int64_t)settings->last_call_ms,
+                                                             .close_ms = (int64_t)settings->close_ms,
+                                                             .heartbeat_ms = (int64_t)settings->heartbeat_ms },
+                                                .keep_alive_interval_ms = (int64_t)settings->keep_alive_ms,
+                                                .keep_alive_max_attempt = settings->keep_alive_attempts,
+                                                .bind = config->bind.hosts,
+                                                .allow = config->bind.allow,
+                                                .no_agent_store = !config->use_agent_store };
+
+    if (whole.size == 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "%s", size_missing);
+    memcpy(ret_settings, &whole, whole.size < sizeof whole ? whole.size : sizeof whole);
+    return 0;
+}
+
+int mu_blocking_check_twin(const char *backend, bool is_member, struct muster_error *reterr)
+{
+    return is_member ? mu_fail(reterr, MUSTER_EINVAL,
+                               "the rendezvous handler '%s' is in a round already; an agent needs one that has not "
+                               "joined",
+                               backend)
+                     : 0;
+}
+
+int mu_blocking_twin(const char *backend, const struct mu_blocking_seen *seen, struct muster_rdzv_params *params,
+                     struct muster_error *reterr)
+{
+    int rc = mu_blocking_check_twin(backend, is_member(seen->standing), reterr);
+
+    /* A store that the first one hosts goes on there. */
+    if (rc == 0 && params != NULL && kind_of(backend)->hosts)
+        rc = muster_rdzv_params_set_bool(params, "is_host", false, reterr);
+    return rc;
 }

@@ -11,28 +11,14 @@
  * then left behind and frees the rest by itself. */
 #include "base/arena.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "handler/blocking_rdzv.h"
-#include "handler/dynamic.h"
-#include "handler/rdzv_trace.h"
 #include "kv/kv_user_uv.h"
 #include "store/loop_thread_uv.h"
 
 #include <assert.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include <uv.h>
-
-enum {
-    LEAVE_WAIT_MS = 2000, /* when freed */
-    CLOSE_WAIT_MS = 1000,
-};
-#define REQUEST_TIMEOUT_MS 60000 /* of a back end of the user's */
-#define PREFIX_FORMAT "torch.rendezvous.%s.%" PRId64
 
 static const char thread_text[] = "a rendezvous handler"; /* in error texts */
 
@@ -45,10 +31,8 @@ struct blocking {
     struct muster_handler *handler;
     /* The stores of a round; the caller's side only. */
     struct mu_blocking_store store;
-    struct muster_store *user_store; /* the user's; NULL: what the handler tells, if anything */
-    bool owns_store;                 /* user_store is ours */
+    struct muster_store *given; /* NULL: none; ours, unless there is a back end of the user's */
     struct muster_store *tcp, *view;
-    bool is_borrowing; /* something of the user's is in use: the thread must be seen to end */
     /* What the handler was made of, for one more of its kind on another loop. */
     mu_handler_start *start;           /* with these: */
     struct muster_rdzv_params *params; /* NULL: on a back end of the user's, with these: */
@@ -101,19 +85,12 @@ static void remember_self(struct blocking *b, const struct muster_node *self)
         b->self = (struct muster_node){ name, self->pid, self->local_id };
 }
 
-static void warn_of_heartbeat(const struct blocking *b, const struct muster_rdzv_event *event)
-{
-    mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not send a heartbeat: %s; trying again", b->run_id,
-           event->error != NULL ? event->error->text : "the back end does not answer");
-}
-
 static void on_event(void *ctx, const struct muster_rdzv_event *event)
 {
     struct blocking *b = ctx;
     struct mu_blocking_seen before = seen_by(b);
 
-    if (mu_blocking_must_warn(&before, event))
-        warn_of_heartbeat(b, event);
+    mu_blocking_warn(&before, event, b->run_id);
     (void)pthread_mutex_lock(&b->lock);
     mu_blocking_see(&b->seen, event);
     if (mu_blocking_store_has_moved(&b->store, event))
@@ -162,8 +139,8 @@ static void free_memory(struct blocking *b)
     (void)pthread_mutex_destroy(&b->calls);
     (void)pthread_mutex_destroy(&b->lock);
     (void)pthread_cond_destroy(&b->changed);
-    if (b->owns_store)
-        muster_store_free(b->user_store);
+    if (b->user_backend == NULL)
+        muster_store_free(b->given);
     muster_rdzv_params_free(b->params);
     mu_arena_done(&b->texts);
     free((char *)b->self.name);
@@ -204,7 +181,16 @@ static void close_stores(struct blocking *b)
     b->view = b->tcp = NULL;
 }
 
-static int open_tcp(struct blocking *b, struct muster_error *reterr)
+static void open_view(struct blocking *b, struct muster_store *inner, struct mu_blocking_answer *answer)
+{
+    char prefix[MU_BLOCKING_PREFIX_MAX];
+
+    mu_blocking_prefix(b->run_id, answer->info.round, prefix);
+    if (muster_store_prefix_new(muster_str(prefix), inner, &b->view, &answer->error) == 0)
+        answer->info.store = b->view;
+}
+
+static void open_tcp(struct blocking *b, struct mu_blocking_answer *answer)
 {
     const struct muster_store_tcp_config config = { .size = sizeof config,
                                                     .host = b->store.host,
@@ -212,57 +198,11 @@ static int open_tcp(struct blocking *b, struct muster_error *reterr)
                                                     .connect_timeout_ms = b->store.timeout_ms,
                                                     .timeout_ms = b->store.timeout_ms };
 
-    return muster_store_tcp_new(&config, &b->tcp, reterr);
-}
-
-static int open_view(struct blocking *b, struct muster_store *inner, int64_t round, struct muster_error *reterr)
-{
-    size_t room = strlen(b->run_id) + sizeof PREFIX_FORMAT + 20;
-    char *prefix = malloc(room);
-    int rc;
-
-    if (prefix == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for the store of a round");
-    (void)snprintf(prefix, room, PREFIX_FORMAT, b->run_id, round);
-    rc = muster_store_prefix_new(muster_str(prefix), inner, &b->view, reterr);
-    free(prefix);
-    return rc;
-}
-
-/* A new connection each round: the last one may be lost without anybody's having noticed. */
-static void open_stores(struct blocking *b, struct muster_rdzv_info *info, struct muster_error *error)
-{
-    struct muster_store *inner = b->user_store;
-    int rc = 0;
-
-    if (b->store.kind != MU_BLOCKING_STORE_GIVEN) {
-        rc = open_tcp(b, error);
-        inner = b->tcp;
-    }
-    if (rc == 0 && inner != NULL)
-        rc = open_view(b, inner, info->round, error);
-    if (rc < 0) {
-        close_stores(b);
-        error->code = mu_blocking_store_error(rc);
-        (void)mu_wrap(error, error->code, "open the store of round %" PRId64, info->round);
-    } else if (b->view != NULL) {
-        info->store = b->view;
-    }
+    if (muster_store_tcp_new(&config, &b->tcp, &answer->error) == 0)
+        open_view(b, b->tcp, answer);
 }
 
 /* ---- The calls ---- */
-
-/* Under the name of the call: the handler knows only what the call asked of it. */
-static void record_failure(struct blocking *b, enum mu_rdzv_trace_kind kind, const struct muster_error *error)
-{
-    char hostname[MU_HANDLER_NAME_MAX];
-    struct mu_teller who;
-
-    (void)pthread_mutex_lock(&b->lock); /* a name that is there stays there */
-    who = b->self.name != NULL ? mu_teller_of(b->run_id, &b->self) : mu_teller_new(b->run_id, NULL, -1, hostname);
-    (void)pthread_mutex_unlock(&b->lock);
-    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = kind, .error = error });
-}
 
 static const char *get_backend(const struct muster_rdzv *rdzv)
 {
@@ -295,13 +235,17 @@ static void carry_out(struct blocking *b, enum mu_blocking_step step, struct mu_
         ask(b, MUSTER_RDZV_REQUEST_LOOK, ops->look, INT64_MAX, answer);
         break;
     case MU_BLOCKING_DO_LEAVE:
+        close_stores(b);
         ask(b, MUSTER_RDZV_REQUEST_LEAVE, ops->leave, INT64_MAX, answer);
         break;
     case MU_BLOCKING_DO_LEAVE_SOON:
-        ask(b, MUSTER_RDZV_REQUEST_LEAVE, ops->leave, mu_clock_in_ms(LEAVE_WAIT_MS), answer);
+        ask(b, MUSTER_RDZV_REQUEST_LEAVE, ops->leave, mu_clock_in_ms(MU_BLOCKING_LEAVE_MS), answer);
         break;
-    case MU_BLOCKING_DO_OPEN_STORES:
-        open_stores(b, &answer->info, &answer->error);
+    case MU_BLOCKING_DO_OPEN_TCP:
+        open_tcp(b, answer);
+        break;
+    case MU_BLOCKING_DO_OPEN_GIVEN:
+        open_view(b, b->given, answer);
         break;
     case MU_BLOCKING_DO_RETURN:
         break;
@@ -324,8 +268,8 @@ static struct mu_blocking_call run(struct muster_rdzv *rdzv, enum mu_blocking_ca
                                    struct muster_error *reterr)
 {
     struct blocking *b = blocking_of(rdzv);
-    struct mu_blocking_call call = { .kind = kind };
-    const struct muster_error *error = &call.result.error;
+    struct mu_blocking_call call = { .kind = kind, .store = b->store.kind };
+    struct muster_node self;
     struct mu_blocking_seen seen = seen_by(b);
     bool waits = !mu_blocking_is_known(kind, &seen);
 
@@ -334,12 +278,12 @@ static struct mu_blocking_call run(struct muster_rdzv *rdzv, enum mu_blocking_ca
     take_steps(b, &call);
     if (waits)
         (void)pthread_mutex_unlock(&b->calls);
-    if (call.warns)
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not be shut down: %s", b->run_id, error->text);
-    if (call.records)
-        record_failure(b, call.failed_as, error);
-    if (error->code < 0 && reterr != NULL)
-        *reterr = *error;
+    (void)pthread_mutex_lock(&b->lock);
+    self = b->self; /* a name that is there stays there */
+    (void)pthread_mutex_unlock(&b->lock);
+    mu_blocking_report(&call, b->run_id, &self);
+    if (call.result.error.code < 0 && reterr != NULL)
+        *reterr = call.result.error;
     return call;
 }
 
@@ -391,7 +335,7 @@ static void free_blocking(struct muster_rdzv *rdzv)
 
     close_stores(b);
     (void)run(rdzv, MU_BLOCKING_FREE, NULL);
-    if (mu_loop_thread_stop(&b->thread, close_there, b->is_borrowing ? -1 : CLOSE_WAIT_MS, free_ended))
+    if (mu_loop_thread_stop(&b->thread, close_there, mu_blocking_end_ms(b->user_backend != NULL), free_ended))
         free_ended(&b->thread);
 }
 
@@ -470,9 +414,8 @@ int mu_rdzv_blocking_new_with(const char *backend, mu_handler_start *start, cons
         return rc;
     }
     assert(b != NULL);
-    b->user_store = store;
-    b->owns_store = true;
-    rc = mu_blocking_find_store(backend, params, &b->store, reterr);
+    b->given = store;
+    rc = mu_blocking_find_store(backend, params, store != NULL, &b->store, reterr);
     if (rc == 0)
         rc = muster_rdzv_params_copy(params, &b->params, reterr);
     if (rc == 0)
@@ -506,15 +449,21 @@ static int keep_config(struct blocking *b, const struct mu_dynamic_config *confi
     return full ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler") : 0;
 }
 
-static int start_on_backend(struct blocking *b, uv_loop_t *loop, uint64_t patience_ms, muster_rdzv_listener *listener,
-                            void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr)
+static int open_user_kv(void *ctx, struct uv_loop_s *loop, uint64_t patience_ms, struct mu_kv **ret_kv,
+                        struct muster_error *reterr)
+{
+    struct blocking *b = ctx;
+
+    return mu_kv_user_start(loop, b->user_backend, b->given, b->run_id, patience_ms, ret_kv, reterr);
+}
+
+static int start_on_backend(struct blocking *b, uv_loop_t *loop, muster_rdzv_listener *listener, void *ctx,
+                            struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct mu_kv *kv = NULL;
-    int rc = mu_kv_user_start(loop, b->user_backend, b->user_store, b->run_id, patience_ms, &kv, reterr);
+    int rc = open_user_kv(b, loop, b->config.patience_ms, &kv, reterr);
 
-    if (rc < 0)
-        return rc;
-    return mu_dynamic_start(loop, &b->config, kv, listener, ctx, ret_handler, reterr);
+    return rc < 0 ? rc : mu_dynamic_start(loop, &b->config, kv, listener, ctx, ret_handler, reterr);
 }
 
 static int new_on_backend(const struct mu_dynamic_config *config, struct muster_store *store,
@@ -522,19 +471,17 @@ static int new_on_backend(const struct mu_dynamic_config *config, struct muster_
                           struct muster_error *reterr)
 {
     struct blocking *b = NULL;
-    int rc = mu_blocking_check_parts(store, backend, reterr);
+    int rc = new_blocking(config->backend, config->run_id, &b, reterr);
 
-    if (rc == 0)
-        rc = new_blocking(config->backend, config->run_id, &b, reterr);
     if (rc < 0)
         return rc;
     assert(b != NULL);
-    b->user_store = store;
+    b->given = store;
+    b->store.kind = MU_BLOCKING_STORE_GIVEN;
     b->user_backend = backend;
-    b->is_borrowing = true;
     rc = keep_config(b, config, reterr);
     if (rc == 0)
-        rc = start_on_backend(b, &b->thread.loop, 0, on_event, b, &b->handler, reterr);
+        rc = start_on_backend(b, &b->thread.loop, on_event, b, &b->handler, reterr);
     if (rc < 0) {
         discard(b);
         return rc;
@@ -542,67 +489,47 @@ static int new_on_backend(const struct mu_dynamic_config *config, struct muster_
     return start_thread(b, ret_rdzv, reterr);
 }
 
-static int creation_failed(const struct mu_dynamic_config *config, int rc, struct muster_error *error,
-                           struct muster_error *reterr)
-{
-    (void)mu_wrap(error, rc, "make a dynamic rendezvous");
-    return mu_rdzv_trace_create_failed(config->run_id == NULL ? "" : config->run_id, config->local_addr, error, reterr);
-}
-
 int muster_rdzv_dynamic_from_backend(const struct muster_rdzv_settings *settings, struct muster_store *store,
                                      struct muster_rdzv_backend *backend, const char *local_addr,
                                      struct muster_rdzv **ret_rdzv, struct muster_error *reterr)
 {
-    bool is_named = local_addr != NULL && local_addr[0] != '\0';
-    struct mu_dynamic_config config = { .backend = mu_blocking_backend_name(backend),
-                                        .local_addr = is_named ? local_addr : NULL,
-                                        .dialect = MU_DOC_DIALECT_2_X,
-                                        .request_timeout_ms = REQUEST_TIMEOUT_MS };
+    struct mu_dynamic_config config;
     struct muster_error error = { .code = 0 };
-    int rc = mu_blocking_settle(settings, &config, &error);
+    int rc = mu_blocking_settle(settings, store, backend, local_addr, &config, &error);
 
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
-    return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;
+    return rc < 0 ? mu_blocking_create_failed(&config, rc, &error, reterr) : 0;
 }
 
 int muster_rdzv_dynamic_create(struct muster_store *store, struct muster_rdzv_backend *backend,
                                const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                                struct muster_error *reterr)
 {
-    struct mu_dynamic_config config = { .backend = mu_blocking_backend_name(backend),
-                                        .request_timeout_ms = REQUEST_TIMEOUT_MS };
+    struct mu_dynamic_config config;
     struct muster_error error = { .code = 0 };
-    int rc = mu_dynamic_read_params(params, &config, &error);
+    int rc = mu_blocking_read_params(params, store, backend, &config, &error);
 
     if (rc == 0)
         rc = new_on_backend(&config, store, backend, ret_rdzv, &error);
-    return rc < 0 ? creation_failed(&config, rc, &error, reterr) : 0;
+    return rc < 0 ? mu_blocking_create_failed(&config, rc, &error, reterr) : 0;
 }
 
 /* ---- One more of its kind, on another loop ---- */
-
-static int open_user_kv(void *ctx, struct uv_loop_s *loop, uint64_t patience_ms, struct mu_kv **ret_kv,
-                        struct muster_error *reterr)
-{
-    struct blocking *b = ctx;
-
-    return mu_kv_user_start(loop, b->user_backend, b->user_store, b->run_id, patience_ms, ret_kv, reterr);
-}
 
 bool mu_rdzv_is_blocking(const struct muster_rdzv *rdzv)
 {
     return rdzv->ops == &blocking_ops;
 }
 
-const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv, const char *backend,
+const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv,
                                                          struct muster_store **ret_store)
 {
     const struct blocking *b = (const struct blocking *)rdzv;
 
-    if (!mu_rdzv_is_blocking(rdzv) || strcmp(b->backend, backend) != 0)
+    if (!mu_rdzv_is_blocking(rdzv))
         return NULL;
-    *ret_store = b->user_store;
+    *ret_store = b->given;
     return b->params;
 }
 
@@ -622,48 +549,23 @@ int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv
     b->config.open_kv = open_user_kv;
     b->config.open_kv_ctx = b;
     b->config.patience_ms = driving->end_ms;
-    return start_on_backend(b, loop, driving->end_ms, listener, ctx, ret_handler, reterr);
+    return start_on_backend(b, loop, listener, ctx, ret_handler, reterr);
 }
 
 /* ---- Settings ---- */
-
-/* Of a dynamic handler: *ret_settings and *ret_bind, which borrows. */
-static int find_settings(const struct blocking *b, struct mu_rdzv_settings *ret_settings, struct mu_bind *ret_bind,
-                         struct muster_error *reterr)
-{
-    int rc;
-
-    if (b->params == NULL) { /* on a back end of the user's */
-        *ret_settings = b->config.settings;
-        *ret_bind = b->config.bind;
-        return 0;
-    }
-    rc = mu_blocking_check_dynamic(b->backend, reterr);
-    if (rc == 0)
-        rc = mu_rdzv_settings_from_params(b->params, ret_settings, reterr);
-    return rc == 0 ? mu_bind_from_params(b->params, ret_bind, reterr) : rc;
-}
 
 int muster_rdzv_dynamic_settings(const struct muster_rdzv *rdzv, struct muster_rdzv_settings *ret_settings,
                                  struct muster_error *reterr)
 {
     const struct blocking *b = (const struct blocking *)rdzv;
-    struct muster_rdzv_settings whole;
-    struct mu_rdzv_settings settings;
-    size_t size = ret_settings->size;
-    struct mu_bind bind = { 0 };
-    int rc;
+    struct mu_dynamic_config config;
+    int rc = 0;
 
     if (!mu_rdzv_is_blocking(rdzv))
-        return mu_fail(reterr, MUSTER_EINVAL, "settings: the handler '%s' is not a dynamic one",
-                       muster_rdzv_get_backend(rdzv));
-    if (size == 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "the size of the settings is not set");
-    rc = find_settings(b, &settings, &bind, reterr);
-    if (rc < 0)
-        return rc;
-    whole = mu_blocking_settings(b->run_id, &settings, bind, b->use_agent_store);
-    whole.size = (uint32_t)size;
-    memcpy(ret_settings, &whole, size < sizeof whole ? size : sizeof whole);
-    return 0;
+        return mu_blocking_not_dynamic(muster_rdzv_get_backend(rdzv), reterr);
+    config = b->config;
+    if (b->params != NULL)
+        rc = mu_blocking_read_settings(b->backend, b->params, &config, reterr);
+    config.use_agent_store = b->use_agent_store;
+    return rc < 0 ? rc : mu_blocking_tell_settings(&config, ret_settings, reterr);
 }

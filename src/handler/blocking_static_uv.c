@@ -1,6 +1,7 @@
 /* The static rendezvous for callers that block. Rank 0 serves a store at the endpoint; every node connects and is
  * counted under PyTorch's key, and rank 0 waits until all have come. There are no rounds and nothing is ever closed. */
 #include "handler/bind_uv.h"
+#include "handler/blocking_rdzv.h"
 #include "handler/static_params.h"
 
 #include <pthread.h>
@@ -18,21 +19,9 @@ static struct blocking *blocking(struct muster_rdzv *rdzv)
     return (struct blocking *)rdzv;
 }
 
-static const char *static_name(const struct muster_rdzv *rdzv)
-{
-    (void)rdzv;
-    return "static";
-}
-
 static const char *static_run_id(const struct muster_rdzv *rdzv)
 {
     return ((const struct blocking *)rdzv)->place.run_id;
-}
-
-static bool static_shares_store(const struct muster_rdzv *rdzv)
-{
-    (void)rdzv;
-    return true;
 }
 
 static int open_stores(struct blocking *b, struct muster_error *reterr)
@@ -40,24 +29,11 @@ static int open_stores(struct blocking *b, struct muster_error *reterr)
     const struct mu_bind bind = mu_static_bind(&b->place);
     struct mu_bind_networks networks;
     struct mu_bind_plan plan = { .reason = MU_BIND_OWN };
-    const struct muster_store_server_config server = {
-        .size = sizeof server, .host = plan.hosts, .allow = mu_bind_networks(&bind, &networks), .allow_own = true
-    };
-    const struct muster_store_tcp_config config = {
-        .size = sizeof config,
-        .host = b->place.host,
-        .port = b->place.port,
-        .is_host = b->place.rank == 0,
-        .shared = true,
-        .wait_for_workers = true,
-        .world_size = (uint32_t)b->place.world_size,
-        .connect_timeout_ms = b->place.timeout_ms,
-        .timeout_ms = b->place.timeout_ms,
-        .server = &server,
-    };
+    const struct muster_store_server_config server = mu_bind_server_config(&bind, &plan, 0, &networks);
+    const struct muster_store_tcp_config config = mu_static_store_config(&b->place, &server);
     int rc;
 
-    if (b->place.rank == 0) {
+    if (config.is_host) {
         mu_bind_ask_blocking(&bind, b->place.host, &plan);
         mu_static_warn_of_bind(&b->place, &plan);
     }
@@ -86,37 +62,6 @@ static int static_next(struct muster_rdzv *rdzv, struct muster_rdzv_info *ret_in
     return rc;
 }
 
-static int static_is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
-{
-    (void)rdzv;
-    (void)reterr;
-    *ret_closed = false;
-    return 0;
-}
-
-static int static_close(struct muster_rdzv *rdzv, struct muster_error *reterr)
-{
-    (void)rdzv;
-    (void)reterr;
-    return 0;
-}
-
-static int static_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
-{
-    (void)rdzv;
-    (void)reterr;
-    *ret_count = 0;
-    return 0;
-}
-
-static int static_shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
-{
-    (void)rdzv;
-    (void)reterr;
-    *ret_closed = true;
-    return 0;
-}
-
 static void static_free(struct muster_rdzv *rdzv)
 {
     struct blocking *b = blocking(rdzv);
@@ -124,38 +69,32 @@ static void static_free(struct muster_rdzv *rdzv)
     muster_store_free(b->view);
     muster_store_free(b->store);
     (void)pthread_mutex_destroy(&b->lock);
-    mu_static_place_done(&b->place);
     free(b);
 }
 
 static const struct muster_rdzv_ops static_ops = {
     .size = sizeof static_ops,
-    .get_backend = static_name,
+    .get_backend = mu_static_name,
     .get_run_id = static_run_id,
-    .use_agent_store = static_shares_store,
+    .use_agent_store = mu_static_shares_store,
     .next_rendezvous = static_next,
-    .is_closed = static_is_closed,
-    .set_closed = static_close,
-    .num_nodes_waiting = static_waiting,
-    .shutdown = static_shut_down,
+    .is_closed = mu_static_is_closed,
+    .set_closed = mu_static_set_closed,
+    .num_nodes_waiting = mu_static_nodes_waiting,
+    .shutdown = mu_static_shut_down,
     .free = static_free,
 };
 
-/* Takes `place`, also on failure. `rc`: what came of reading it. */
-static int new_blocking(int rc, struct mu_static_place *place, struct muster_rdzv **ret_rdzv,
+/* `rc`: what came of reading the place. */
+static int new_blocking(int rc, const struct mu_static_place *place, struct muster_rdzv **ret_rdzv,
                         struct muster_error *reterr)
 {
-    struct blocking *b = NULL;
+    struct blocking *b = rc < 0 ? NULL : calloc(1, sizeof *b);
 
-    if (rc == 0) {
-        b = calloc(1, sizeof *b);
-        if (b == NULL)
-            rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
-    }
-    if (b == NULL) {
-        mu_static_place_done(place);
+    if (rc == 0 && b == NULL)
+        rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
+    if (b == NULL)
         return mu_wrap(reterr, rc, "make a static rendezvous");
-    }
     b->base.ops = &static_ops;
     b->place = *place;
     (void)pthread_mutex_init(&b->lock, NULL);
@@ -167,7 +106,7 @@ int muster_rdzv_static_new(const char *master_addr, uint16_t master_port, int64_
                            const char *run_id, int64_t timeout_ms, struct muster_rdzv **ret_rdzv,
                            struct muster_error *reterr)
 {
-    struct mu_static_place place = { .run_id = NULL };
+    struct mu_static_place place;
     int rc = mu_static_place_init(&place, master_addr, master_port, rank, world_size, timeout_ms, run_id, reterr);
 
     return new_blocking(rc, &place, ret_rdzv, reterr);
@@ -176,7 +115,7 @@ int muster_rdzv_static_new(const char *master_addr, uint16_t master_port, int64_
 int muster_rdzv_static_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
                               struct muster_error *reterr)
 {
-    struct mu_static_place place = { .run_id = NULL };
+    struct mu_static_place place;
 
     (void)ctx;
     return new_blocking(mu_static_place_from_params(params, &place, reterr), &place, ret_rdzv, reterr);
@@ -191,20 +130,10 @@ int mu_rdzv_static_start_twin(uv_loop_t *loop, struct muster_rdzv *rdzv, muster_
                               struct muster_handler **ret_handler, struct muster_error *reterr)
 {
     struct blocking *b = blocking(rdzv);
-    struct mu_static_place place;
-    bool in;
     int rc;
 
     (void)pthread_mutex_lock(&b->lock);
-    in = b->view != NULL;
+    rc = mu_blocking_check_twin("static", b->view != NULL, reterr);
     (void)pthread_mutex_unlock(&b->lock);
-    if (in)
-        return mu_fail(reterr, MUSTER_EINVAL,
-                       "the rendezvous handler 'static' has joined already; an agent needs one that has not");
-    rc = mu_static_place_copy(&b->place, &place, reterr);
-    if (rc < 0) {
-        mu_static_place_done(&place);
-        return rc;
-    }
-    return mu_static_start_at(loop, &place, NULL, listener, ctx, ret_handler, reterr);
+    return rc < 0 ? rc : mu_static_start_at(loop, &b->place, NULL, listener, ctx, ret_handler, reterr);
 }

@@ -83,12 +83,14 @@ bool mu_boot_is_localhost(const char *line)
 int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, struct muster_error *reterr)
 {
     const char *local_addr = config->local_addr == NULL ? "" : config->local_addr;
+    const char *hostname = config->hostname == NULL ? "localhost" : config->hostname;
     bool full = false;
 
     *boot = (struct mu_boot){
         .master = config->master,
         .use_agent_store = config->use_agent_store,
-        .standalone = config->standalone,
+        .agents_store = config->agents_store,
+        .standalone = config->nodes_max == 1,
         .at_localhost = config->at_localhost,
         .loopback_name = config->no_localhost ? "127.0.0.1" : "localhost",
         .timeout_ms = config->timeout_ms == 0 ? MU_BOOT_TIMEOUT_MS : config->timeout_ms,
@@ -98,10 +100,10 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
     };
     if (strlen(local_addr) >= sizeof boot->local_addr)
         return mu_fail(reterr, MUSTER_EINVAL, "a local address of %zu bytes is too long", strlen(local_addr));
-    if (strlen(config->hostname) >= sizeof boot->hostname)
-        return mu_fail(reterr, MUSTER_EINVAL, "a host name of %zu bytes is too long", strlen(config->hostname));
+    if (strlen(hostname) >= sizeof boot->hostname)
+        return mu_fail(reterr, MUSTER_EINVAL, "a host name of %zu bytes is too long", strlen(hostname));
     memcpy(boot->local_addr, local_addr, strlen(local_addr) + 1);
-    memcpy(boot->hostname, config->hostname, strlen(config->hostname) + 1);
+    memcpy(boot->hostname, hostname, strlen(hostname) + 1);
     boot->run_id = mu_arena_text(&boot->texts, config->run_id, &full);
     boot->bind.hosts = mu_arena_text(&boot->texts, config->bind.hosts, &full);
     boot->bind.allow = mu_arena_text(&boot->texts, config->bind.allow, &full);
@@ -126,15 +128,18 @@ static struct mu_boot_effect *emit(struct mu_boot_effects *out, enum mu_boot_eff
     return &out->items[out->count++];
 }
 
-static void __attribute__((format(printf, 3, 4)))
-warn(struct mu_boot *boot, struct mu_boot_effects *out, const char *format, ...)
+/* Once in a step. */
+static void __attribute__((format(printf, 4, 5)))
+say(struct mu_boot *boot, enum muster_log_level level, struct mu_boot_effects *out, const char *format, ...)
 {
+    struct mu_boot_effect *effect = emit(out, MU_BOOT_DO_SAY);
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(boot->warning, sizeof boot->warning, format, args);
+    (void)vsnprintf(boot->said, sizeof boot->said, format, args);
     va_end(args);
-    emit(out, MU_BOOT_DO_WARN)->text = boot->warning;
+    effect->level = level;
+    effect->text = boot->said;
 }
 
 /* ---- The ends ---- */
@@ -366,10 +371,10 @@ static void warn_if_moved(struct mu_boot *boot, const struct mu_boot_start *star
     if (boot->past_count == 0 || !boot->stock_seen || start->all_ours || start->old_dialect || start->met_at != NULL ||
         strcmp(last->rank0, boot->rank0) == 0)
         return;
-    warn(boot, out,
-         "rank 0 has moved from %.*s to %.*s in round %" PRId64
-         ": a PyTorch member of an earlier round keeps the old MASTER_ADDR and MASTER_PORT and cannot follow",
-         RANK0_SHOWN_MAX, last->rank0, RANK0_SHOWN_MAX, boot->rank0, start->round);
+    say(boot, MUSTER_LOG_WARNING, out,
+        "rank 0 has moved from %.*s to %.*s in round %" PRId64
+        ": a PyTorch member of an earlier round keeps the old MASTER_ADDR and MASTER_PORT and cannot follow",
+        RANK0_SHOWN_MAX, last->rank0, RANK0_SHOWN_MAX, boot->rank0, start->round);
 }
 
 static void remember(struct mu_boot *boot, const struct mu_boot_start *start)
@@ -384,10 +389,18 @@ static void remember(struct mu_boot *boot, const struct mu_boot_start *start)
 /* Of the last round, before anything else is opened. A PyTorch member would still come to it. */
 static void close_old_store(struct mu_boot *boot, struct mu_boot_effects *out)
 {
-    if (!boot->store_open || boot->stock_seen)
+    if (boot->store == MU_BOOT_STORE_NONE || boot->stock_seen)
         return;
-    boot->store_open = false;
+    boot->store = MU_BOOT_STORE_NONE;
     (void)emit(out, MU_BOOT_DO_CLOSE_STORE);
+}
+
+/* It is a round's own, whoever is in it. */
+static void close_agents_store(struct mu_boot *boot, struct mu_boot_effects *out)
+{
+    if (boot->agents_wanted)
+        (void)emit(out, MU_BOOT_DO_CLOSE_AGENTS);
+    boot->agents_wanted = false;
 }
 
 static void open_store(struct mu_boot *boot, const struct mu_boot_start *start, uint64_t now_ms,
@@ -399,10 +412,14 @@ static void open_store(struct mu_boot *boot, const struct mu_boot_start *start, 
         fail(boot, out);
         return;
     }
-    boot->opens = MU_BOOT_DO_FREE_PORT;
-    if (boot->listens) {
-        boot->opens = boot->stock_seen ? MU_BOOT_DO_KEEP_STORE : MU_BOOT_DO_OPEN_STORE;
-        boot->store_open = true;
+    if (!boot->listens) {
+        boot->opens = boot->agents_store ? MU_BOOT_DO_OPEN_AGENTS : MU_BOOT_DO_FREE_PORT;
+        boot->agents_wanted = boot->agents_store;
+    } else if (boot->store == MU_BOOT_STORE_OPEN) {
+        boot->opens = MU_BOOT_DO_RENEW_STORE;
+    } else {
+        boot->opens = MU_BOOT_DO_OPEN_STORE;
+        boot->store = MU_BOOT_STORE_OPENING;
     }
     go(boot, MU_BOOT_OPENING, now_ms, out);
 }
@@ -448,6 +465,7 @@ static void start_round(struct mu_boot *boot, const struct mu_boot_event *event,
     warn_if_moved(boot, start, out);
     remember(boot, start);
     close_old_store(boot, out);
+    close_agents_store(boot, out);
     boot->start_ms = event->now_ms;
     boot->deadline_ms = event->now_ms + boot->timeout_ms;
     if (start->met_at != NULL && !opens_by_name(boot, start))
@@ -469,6 +487,24 @@ static void publish(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effect
     go(boot, MU_BOOT_PUBLISHING_ADDR, now_ms, out);
 }
 
+static void not_listening(struct mu_boot *boot, const struct muster_error *error, struct mu_boot_effects *out)
+{
+    if (boot->opens == MU_BOOT_DO_OPEN_STORE)
+        boot->store = MU_BOOT_STORE_NONE;
+    fail_for(boot, error, out);
+}
+
+static void say_where(struct mu_boot *boot, const struct mu_bind_plan *plan, struct mu_boot_effects *out)
+{
+    const char *store = boot->listens ? "the workers' store" : "the agents' store";
+    char text[MU_BIND_WARNING_MAX];
+
+    if (mu_bind_warning(plan, boot->addrs[boot->addr_index], store, false, text))
+        say(boot, MUSTER_LOG_WARNING, out, "%s", text);
+    else
+        say(boot, MUSTER_LOG_DEBUG, out, "%s listens on %.900s", store, plan->hosts);
+}
+
 /* The user's port is taken: perhaps by the store of the last round, in a process of this machine that has not heard
  * yet. */
 static void port_is_taken(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
@@ -477,15 +513,15 @@ static void port_is_taken(struct mu_boot *boot, const struct mu_boot_event *even
 
     boot->last = *event->error;
     if (event->now_ms - boot->start_ms >= MU_BOOT_PORT_WAIT_MS) {
-        boot->store_open = boot->store_open && !boot->listens;
         (void)mu_wrap(&boot->last, boot->last.code, "master_port");
-        fail_for(boot, &boot->last, out);
+        not_listening(boot, &boot->last, out);
         return;
     }
     boot->id++;
     boot->retry_ms = event->now_ms + MU_BOOT_RETRY_MS;
     if (is_first)
-        warn(boot, out, "master_port: %.400s; trying again for %d s", event->error->text, MU_BOOT_PORT_WAIT_MS / 1000);
+        say(boot, MUSTER_LOG_WARNING, out, "master_port: %.400s; trying again for %d s", event->error->text,
+            MU_BOOT_PORT_WAIT_MS / 1000);
 }
 
 static void opening(struct mu_boot *boot, const struct mu_boot_event *event, struct mu_boot_effects *out)
@@ -493,15 +529,18 @@ static void opening(struct mu_boot *boot, const struct mu_boot_event *event, str
     if (event->type == MU_BOOT_ON_LISTEN_FAILED && boot->master.port != 0 && event->error->code == MUSTER_EADDRINUSE) {
         port_is_taken(boot, event, out);
     } else if (event->type == MU_BOOT_ON_LISTEN_FAILED) {
-        boot->store_open = boot->store_open && !boot->listens;
-        fail_for(boot, event->error, out);
+        not_listening(boot, event->error, out);
     } else if (event->type == MU_BOOT_ON_LISTENING) {
         assert(event->port != 0 && (boot->master.port == 0 || event->port == boot->master.port));
         boot->port = event->port;
-        if (boot->listens)
+        if (event->plan != NULL)
+            say_where(boot, event->plan, out);
+        if (boot->listens) {
+            boot->store = MU_BOOT_STORE_OPEN;
             go(boot, MU_BOOT_CHECKING, event->now_ms, out);
-        else
+        } else {
             publish(boot, event->now_ms, out);
+        }
     }
 }
 
@@ -514,8 +553,9 @@ static void checking(struct mu_boot *boot, const struct mu_boot_event *event, st
         publish(boot, event->now_ms, out);
     } else if (event->type == MU_BOOT_ON_REQUEST_FAILED && boot->addr_index + 1 < boot->addrs_count) {
         boot->addr_index++;
-        warn(boot, out, "this node does not reach its own worker store at %s, port %u: %.400s; trying %s", addr,
-             (unsigned)boot->port, event->error->text, boot->addrs[boot->addr_index]);
+        say(boot, MUSTER_LOG_WARNING, out,
+            "this node does not reach its own worker store at %s, port %u: %.400s; trying %s", addr,
+            (unsigned)boot->port, event->error->text, boot->addrs[boot->addr_index]);
         go(boot, MU_BOOT_CHECKING, event->now_ms, out);
     } else if (event->type == MU_BOOT_ON_REQUEST_FAILED) {
         boot->error = *event->error;
@@ -608,10 +648,10 @@ static void settle_on_pair(struct mu_boot *boot, uint64_t now_ms, struct mu_boot
         succeed(boot, out);
         return;
     }
-    warn(boot, out,
-         "the workers of this node are sent to %s, port %u (master_addr, master_port); rank 0 (%.*s) has "
-         "published %s, port %u",
-         addr, (unsigned)port, RANK0_SHOWN_MAX, boot->rank0, boot->addr, (unsigned)boot->port);
+    say(boot, MUSTER_LOG_WARNING, out,
+        "the workers of this node are sent to %s, port %u (master_addr, master_port); rank 0 (%.*s) has "
+        "published %s, port %u",
+        addr, (unsigned)port, RANK0_SHOWN_MAX, boot->rank0, boot->addr, (unsigned)boot->port);
     if (addr != boot->addr)
         memcpy(boot->addr, addr, sizeof boot->addr);
     boot->port = port;
@@ -724,6 +764,7 @@ void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struc
     } else if (event->type == MU_BOOT_ON_STOP && is_under_way(boot)) {
         end(boot, MU_BOOT_IDLE);
         close_old_store(boot, out);
+        close_agents_store(boot, out);
     } else if (event->type == MU_BOOT_ON_TIME) {
         pass_time(boot, event->now_ms, out);
     } else if (is_under_way(boot) && event->id == boot->id && boot->retry_ms == UINT64_MAX) {
@@ -739,14 +780,6 @@ void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struc
 uint64_t mu_boot_deadline_ms(const struct mu_boot *boot)
 {
     return at_most(boot->deadline_ms, boot->retry_ms);
-}
-
-enum mu_boot_listening mu_boot_listening(enum mu_boot_effect_type type, bool agents_store, bool has_store)
-{
-    assert(type == MU_BOOT_DO_OPEN_STORE || type == MU_BOOT_DO_KEEP_STORE || type == MU_BOOT_DO_FREE_PORT);
-    if (type == MU_BOOT_DO_FREE_PORT)
-        return agents_store ? MU_BOOT_OPEN_AGENTS : MU_BOOT_FIND_PORT;
-    return type == MU_BOOT_DO_KEEP_STORE && has_store ? MU_BOOT_RENEW : MU_BOOT_OPEN_WORKERS;
 }
 
 enum mu_kv_kind mu_boot_kv_kind(enum mu_boot_effect_type type)

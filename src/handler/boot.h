@@ -65,7 +65,7 @@ enum mu_boot_state {
 enum mu_boot_event_type {
     MU_BOOT_ON_START,          /* start: a round was joined. Whatever was under way for another one is dropped */
     MU_BOOT_ON_STOP,           /* the round is over for us: nothing is under way any more */
-    MU_BOOT_ON_LISTENING,      /* OPEN_STORE's, KEEP_STORE's and FREE_PORT's answer: port */
+    MU_BOOT_ON_LISTENING,      /* OPEN_STORE's, RENEW_STORE's, OPEN_AGENTS' and FREE_PORT's answer: port, plan */
     MU_BOOT_ON_LISTEN_FAILED,  /* ... or error */
     MU_BOOT_ON_CHECKED,        /* CHECK_SELF's and REACH's answer: it worked; else REQUEST_FAILED */
     MU_BOOT_ON_GOT,            /* GET's answer: value */
@@ -98,17 +98,21 @@ struct mu_boot_event { /* borrows what it points to */
     uint64_t id; /* of the effect that is answered; an answer to another one is dropped */
     const struct mu_boot_start *start;
     uint16_t port;
+    const struct mu_bind_plan *plan; /* by which a new store listens; NULL: none was opened */
     struct mu_slice value;
     bool found;
     const struct muster_error *error;
 };
 
 enum mu_boot_effect_type {
-    /* These three are answered by LISTENING or LISTEN_FAILED. port: the user's; 0: any free one. */
-    MU_BOOT_DO_OPEN_STORE,  /* addr, port: listen for it (bind.h), with a fresh table */
-    MU_BOOT_DO_KEEP_STORE,  /* addr, port: the listener that is there gets a fresh table; none: open one */
-    MU_BOOT_DO_FREE_PORT,   /* addr: where others come. See that the port is free by binding and closing */
-    MU_BOOT_DO_CLOSE_STORE, /* the listener that is there, or being opened; no answer */
+    /* These four are answered by LISTENING or LISTEN_FAILED. port: the user's; 0: any free one. */
+    MU_BOOT_DO_OPEN_STORE,  /* addr, port: the workers' store, which the agents use, too; listens for addr (bind.h) */
+    MU_BOOT_DO_RENEW_STORE, /* the workers' store that is there gets a fresh table */
+    MU_BOOT_DO_OPEN_AGENTS, /* addr: a store for the agents alone, on any port; then as FREE_PORT */
+    MU_BOOT_DO_FREE_PORT,   /* port: for worker 0. See that it is free by binding and closing */
+    /* No answer: */
+    MU_BOOT_DO_CLOSE_STORE,  /* the workers' store that is there, or being opened */
+    MU_BOOT_DO_CLOSE_AGENTS, /* the agents' own store, if it is there */
     /* CHECKED or REQUEST_FAILED: */
     MU_BOOT_DO_CHECK_SELF, /* addr, port, wait_ms: listen for it as well, connect to ourselves there and hang up */
     MU_BOOT_DO_REACH,      /* addr, port, wait_ms: connect to the store there and hang up */
@@ -117,7 +121,7 @@ enum mu_boot_effect_type {
     MU_BOOT_DO_SET,        /* key, value, wait_ms: SET or REQUEST_FAILED */
     MU_BOOT_DO_DONE,       /* addr, port; an empty address and 0: not known yet, see above */
     MU_BOOT_DO_FAIL,       /* error */
-    MU_BOOT_DO_WARN,       /* text */
+    MU_BOOT_DO_SAY,        /* level, text: to the user */
 };
 
 struct mu_boot_effect { /* borrows from the machine, until its next step */
@@ -127,6 +131,7 @@ struct mu_boot_effect { /* borrows from the machine, until its next step */
     struct mu_slice key, value;
     const char *addr;
     uint16_t port;
+    enum muster_log_level level;
     const char *text;
     const struct muster_error *error;
 };
@@ -156,12 +161,13 @@ bool mu_boot_is_localhost(const char *line);
 struct mu_boot_config { /* copied */
     const char *run_id;
     const char *local_addr; /* NULL or empty: none. If there is one, it is what rank 0 publishes, and nothing else */
-    const char *hostname;   /* of this machine: published if no better address is known */
+    const char *hostname;   /* of this machine: published if no better address is known. NULL: it has none */
     bool no_localhost;      /* this machine does not know the name localhost */
     struct mu_boot_master master;
     struct mu_bind bind; /* where the user wants us to listen, and for whom */
     bool use_agent_store;
-    bool standalone;     /* one node: publish the loopback's name */
+    bool agents_store;   /* rank 0 has a store for the agents, also where worker 0 is to host the workers' */
+    int64_t nodes_max;   /* 1: publish the loopback's name; 0: not known */
     bool at_localhost;   /* the rendezvous is at localhost: the same, unless a node of another machine is in */
     uint64_t timeout_ms; /* 0: MU_BOOT_TIMEOUT_MS */
 };
@@ -169,6 +175,12 @@ struct mu_boot_config { /* copied */
 struct mu_boot_past { /* rank 0 of a round that we were in */
     int64_t round;
     char rank0[MU_BOOT_NODE_MAX];
+};
+
+enum mu_boot_store {
+    MU_BOOT_STORE_NONE,
+    MU_BOOT_STORE_OPENING, /* OPEN_STORE was wanted, and nothing was heard of it yet */
+    MU_BOOT_STORE_OPEN,
 };
 
 struct mu_boot {
@@ -181,11 +193,12 @@ struct mu_boot {
     char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX];
     const char *loopback_name; /* what this machine calls itself */
     struct mu_boot_master master;
-    bool use_agent_store, standalone, at_localhost;
+    bool use_agent_store, agents_store, standalone, at_localhost;
     uint64_t timeout_ms;
     /* Since the beginning. */
-    bool stock_seen; /* there was a PyTorch member in a round that we were in */
-    bool store_open; /* OPEN_STORE or KEEP_STORE was the last thing said about it */
+    bool stock_seen;          /* there was a PyTorch member in a round that we were in */
+    enum mu_boot_store store; /* the workers', of this node */
+    bool agents_wanted;       /* OPEN_AGENTS was, in this round or the last: that store may be there */
     struct mu_boot_past past[MU_BOOT_ROUNDS_MAX];
     size_t past_count; /* put there so far; the last MU_BOOT_ROUNDS_MAX are kept */
     /* Of this round. */
@@ -205,7 +218,7 @@ struct mu_boot {
     char port_text[8];
     struct muster_error last; /* of the request that is being made again; code 0: none */
     struct muster_error error;
-    char warning[1024];
+    char said[1024];
 };
 
 /* MUSTER_EINVAL: local_addr is too long. MUSTER_ENOMEM. */
@@ -217,16 +230,6 @@ void mu_boot_step(struct mu_boot *boot, const struct mu_boot_event *event, struc
 uint64_t mu_boot_deadline_ms(const struct mu_boot *boot); /* when TIME is wanted; UINT64_MAX: never */
 
 const char *mu_boot_state_text(enum mu_boot_state value);
-
-/* How to carry out OPEN_STORE, KEEP_STORE or FREE_PORT. */
-enum mu_boot_listening {
-    MU_BOOT_OPEN_WORKERS, /* a store for the workers; agents use it, too */
-    MU_BOOT_OPEN_AGENTS,  /* a store for the agents alone, and a free port for worker 0 */
-    MU_BOOT_RENEW,        /* the workers' store that is there */
-    MU_BOOT_FIND_PORT,    /* no store: worker 0 will listen there */
-};
-/* `agents_store`: rank 0 has one in any case. `has_store`: the workers' is there. */
-enum mu_boot_listening mu_boot_listening(enum mu_boot_effect_type type, bool agents_store, bool has_store);
 
 /* GET, CHECK or SET as a request to the rendezvous store, and the answer of that. */
 enum mu_kv_kind mu_boot_kv_kind(enum mu_boot_effect_type type);

@@ -6,7 +6,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "handler/handler.h"
 #include "handler/local_addresses.h"
 #include "kv/later_uv.h"
 #include "store/client_uv.h"
@@ -124,93 +124,62 @@ static void close_store(struct mu_boot_uv *boot, struct mu_server **store)
     mu_server_close(server, on_store_closed, boot);
 }
 
-static void say_where(const struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
-{
-    char text[MU_BIND_WARNING_MAX];
-
-    if (mu_bind_warning(plan, boot->place.addr, "the workers' store", false, text))
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", boot->machine.run_id, text);
-    else
-        mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': the workers' store listens on %s", boot->machine.run_id,
-               plan->hosts);
-}
-
-static int open_store(struct mu_boot_uv *boot, struct mu_server **store, const struct mu_bind_plan *plan,
+/* In place of the one that is there. */
+static int open_store(struct mu_boot_uv *boot, struct mu_server **store, const struct mu_bind_plan *plan, uint16_t port,
                       struct muster_error *reterr)
 {
     struct mu_bind_networks networks;
-    const struct muster_store_server_config config = {
-        .size = sizeof config,
-        .host = plan->hosts,
-        .port = store == &boot->workers ? boot->place.port : 0,
-        .allow = mu_bind_networks(&boot->machine.bind, &networks),
-        .allow_own = true,
-    };
+    const struct muster_store_server_config config = mu_bind_server_config(&boot->machine.bind, plan, port, &networks);
 
-    say_where(boot, plan);
     close_store(boot, store);
     return mu_server_start_as(boot->loop, &config, store, reterr);
 }
 
-/* For worker 0 to listen on: any that is free, or the user's, which must be. */
-static int find_port(uint16_t *port, struct muster_error *reterr)
-{
-    int fd = -1, rc;
-
-    if (*port == 0)
-        return mu_listen_free_port(port, reterr);
-    rc = mu_listen_open(NULL, *port, &fd, reterr);
-    if (rc == 0)
-        (void)close(fd);
-    return rc;
-}
-
-static void answer_listening(struct mu_boot_uv *boot, uint64_t id, int rc, uint16_t port,
-                             const struct muster_error *error)
+static void answer_listening(struct mu_boot_uv *boot, const struct mu_boot_effect *effect, int rc, uint16_t port,
+                             const struct mu_bind_plan *plan, const struct muster_error *error)
 {
     mu_boot_uv_answer(boot, (struct mu_boot_event){ .type = rc == 0 ? MU_BOOT_ON_LISTENING : MU_BOOT_ON_LISTEN_FAILED,
-                                                    .id = id,
+                                                    .id = effect->id,
                                                     .port = port,
+                                                    .plan = plan,
                                                     .error = rc == 0 ? NULL : error });
 }
 
-/* It is known where. */
-static void open_for(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
+static void open_workers(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 {
-    bool for_agents = boot->place.type == MU_BOOT_DO_FREE_PORT;
     struct muster_error error = { 0 };
-    uint16_t port = boot->place.port;
-    int rc = open_store(boot, for_agents ? &boot->agents : &boot->workers, plan, &error);
+    int rc = open_store(boot, &boot->workers, plan, boot->place.port, &error);
 
-    if (rc == 0 && for_agents)
-        rc = find_port(&port, &error);
-    else if (rc == 0)
-        port = mu_addr_port(mu_server_address(boot->workers));
-    answer_listening(boot, boot->place.id, rc, port, &error);
+    answer_listening(boot, &boot->place, rc, rc == 0 ? mu_addr_port(mu_server_address(boot->workers)) : 0, plan,
+                     &error);
 }
 
-static void find_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effect);
+static void open_agents(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
+{
+    struct muster_error error = { 0 };
+    uint16_t port = boot->place.port;
+    int rc = open_store(boot, &boot->agents, plan, 0, &error);
 
-static void listen_for(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+    if (rc == 0)
+        rc = mu_listen_probe(&port, &error);
+    answer_listening(boot, &boot->place, rc, port, plan, &error);
+}
+
+static void renew_store(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
+{
+    struct muster_error error = { 0 };
+    int rc = mu_server_renew(boot->workers, &error);
+
+    answer_listening(boot, effect, rc, mu_addr_port(mu_server_address(boot->workers)), NULL, &error);
+}
+
+static void free_port(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 {
     struct muster_error error = { 0 };
     uint16_t port = effect->port;
-    int rc = 0;
+    int rc = mu_listen_probe(&port, &error);
 
-    switch (mu_boot_listening(effect->type, boot->config.agents_store, boot->workers != NULL)) {
-    case MU_BOOT_FIND_PORT:
-        rc = find_port(&port, &error);
-        break;
-    case MU_BOOT_RENEW:
-        rc = mu_server_renew(boot->workers, &error);
-        port = mu_addr_port(mu_server_address(boot->workers));
-        break;
-    case MU_BOOT_OPEN_WORKERS:
-    case MU_BOOT_OPEN_AGENTS:
-        find_place(boot, effect);
-        return;
-    }
-    answer_listening(boot, effect->id, rc, port, &error);
+    answer_listening(boot, effect, rc, port, NULL, &error);
 }
 
 struct mu_server *mu_boot_uv_workers_store(const struct mu_boot_uv *boot)
@@ -281,7 +250,7 @@ static int listen_also(struct mu_boot_uv *boot, const struct mu_bind_plan *plan,
     union mu_addr own[MU_BIND_INTERFACES_MAX];
     size_t count = mu_own_addresses(own, MU_BIND_INTERFACES_MAX);
 
-    return boot->workers == NULL ? 0 : mu_bind_each(plan, own, count, listen_at, boot->workers, reterr);
+    return mu_bind_each(plan, own, count, listen_at, boot->workers, reterr);
 }
 
 static void set_place(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
@@ -319,15 +288,28 @@ static void check_self(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 
 static void ask_for_place(struct mu_boot_uv *boot);
 
+static void use_plan(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
+{
+    switch (boot->place.type) {
+    case MU_BOOT_DO_OPEN_STORE:
+        open_workers(boot, plan);
+        break;
+    case MU_BOOT_DO_OPEN_AGENTS:
+        open_agents(boot, plan);
+        break;
+    default:
+        assert(boot->place.type == MU_BOOT_DO_CHECK_SELF);
+        check_self(boot, plan);
+        break;
+    }
+}
+
 /* `plan`: what was asked for; NULL: it was cancelled. */
 static void on_plan(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 {
     switch (mu_boot_lookup_answered(&boot->lookup)) {
     case MU_BOOT_LOOKUP_BUSY:
-        if (boot->place.type == MU_BOOT_DO_CHECK_SELF)
-            check_self(boot, plan);
-        else
-            open_for(boot, plan);
+        use_plan(boot, plan);
         break;
     case MU_BOOT_LOOKUP_NEXT:
         ask_for_place(boot);
@@ -340,16 +322,18 @@ static void on_plan(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
 
 static void on_planned(void *ctx, const struct mu_bind_plan *plan)
 {
-    on_plan(ctx, plan);
-    part_gone(ctx);
+    struct mu_boot_uv *boot = ctx;
+
+    if (plan != NULL)
+        boot->plan = *plan;
+    on_plan(boot, plan != NULL ? &boot->plan : NULL);
+    part_gone(boot);
 }
 
 static void ask_for_place(struct mu_boot_uv *boot)
 {
-    struct mu_bind_plan plan;
-
-    if (mu_bind_uv_ask(&boot->ask, boot->loop, &boot->machine.bind, boot->place.addr, &plan, on_planned, boot))
-        on_plan(boot, &plan);
+    if (mu_bind_uv_ask(&boot->ask, boot->loop, &boot->machine.bind, boot->place.addr, &boot->plan, on_planned, boot))
+        on_plan(boot, &boot->plan);
     else
         boot->parts++;
 }
@@ -383,15 +367,21 @@ static void perform(struct mu_boot_uv *boot, const struct mu_boot_effect *effect
 {
     switch (effect->type) {
     case MU_BOOT_DO_OPEN_STORE:
-    case MU_BOOT_DO_KEEP_STORE:
+    case MU_BOOT_DO_OPEN_AGENTS:
+    case MU_BOOT_DO_CHECK_SELF:
+        find_place(boot, effect);
+        break;
+    case MU_BOOT_DO_RENEW_STORE:
+        renew_store(boot, effect);
+        break;
     case MU_BOOT_DO_FREE_PORT:
-        listen_for(boot, effect);
+        free_port(boot, effect);
         break;
     case MU_BOOT_DO_CLOSE_STORE:
         close_store(boot, &boot->workers);
         break;
-    case MU_BOOT_DO_CHECK_SELF:
-        find_place(boot, effect);
+    case MU_BOOT_DO_CLOSE_AGENTS:
+        close_store(boot, &boot->agents);
         break;
     case MU_BOOT_DO_REACH:
         reach(boot, effect);
@@ -407,8 +397,8 @@ static void perform(struct mu_boot_uv *boot, const struct mu_boot_effect *effect
     case MU_BOOT_DO_FAIL:
         tell_failed(boot, effect->error);
         break;
-    case MU_BOOT_DO_WARN:
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", boot->machine.run_id, effect->text);
+    case MU_BOOT_DO_SAY:
+        mu_handler_log(effect->level, boot->machine.run_id, effect->text);
         break;
     }
 }
@@ -457,12 +447,10 @@ void mu_boot_uv_answer(struct mu_boot_uv *boot, struct mu_boot_event event)
 
 /* ---- From outside ---- */
 
-/* The store of the workers goes when the machine says so. */
 static void forget_round(struct mu_boot_uv *boot)
 {
     forget_place(boot);
     drop_self(boot);
-    close_store(boot, &boot->agents);
 }
 
 void mu_boot_uv_start(struct mu_boot_uv *boot, const struct mu_boot_start *start)
@@ -495,13 +483,11 @@ static bool knows_localhost(void)
 int mu_boot_uv_init(struct mu_boot_uv *boot, const struct mu_boot_config *config, struct muster_error *reterr)
 {
     struct mu_boot_config machine = *config;
-    char hostname[HOST_NAME_MAX + 1] = "localhost";
+    char hostname[HOST_NAME_MAX + 1] = "";
 
     *boot = (struct mu_boot_uv){ .loop = NULL };
-    if (machine.hostname == NULL) {
-        (void)gethostname(hostname, sizeof hostname - 1);
+    if (machine.hostname == NULL && gethostname(hostname, sizeof hostname - 1) == 0)
         machine.hostname = hostname;
-    }
     machine.no_localhost = !knows_localhost();
     return mu_boot_init(&boot->machine, &machine, reterr);
 }

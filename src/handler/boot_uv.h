@@ -23,8 +23,7 @@ struct mu_boot_uv_ops {
 };
 
 struct mu_boot_uv_config {
-    struct mu_kv *kv;  /* where the round's keys are; to be closed not before us. NULL: see `request` */
-    bool agents_store; /* rank 0 has a store for the agents, also where worker 0 is to host the workers' */
+    struct mu_kv *kv;                 /* where the round's keys are; to be closed not before us. NULL: see `request` */
     const struct mu_boot_uv_ops *ops; /* a constant */
     void *ctx;
 };
@@ -43,7 +42,8 @@ struct mu_boot_uv {
     char place_addr[MU_BOOT_ADDR_MAX];
     enum mu_boot_lookup lookup; /* of where to listen for place.addr */
     struct mu_bind_uv ask;
-    bool stepping; /* an answer that comes now waits until the step that wanted it is over */
+    struct mu_bind_plan plan; /* the last that came: an answer that waits points to it */
+    bool stepping;            /* an answer that comes now waits until the step that wanted it is over */
     bool has_answer;
     struct mu_boot_event answer;
     struct muster_error answer_error;
@@ -52,7 +52,7 @@ struct mu_boot_uv {
     void (*closed)(void *ctx);
 };
 
-/* A `hostname` of NULL is this machine's. */
+/* A `hostname` of NULL is this machine's; `no_localhost` is found out. */
 int mu_boot_uv_init(struct mu_boot_uv *boot, const struct mu_boot_config *config, struct muster_error *reterr);
 void mu_boot_uv_done(struct mu_boot_uv *boot); /* zeroed memory is fine */
 

@@ -3,7 +3,6 @@
  * Happy path: begin -> what the machine of host.h wants is done here, and what comes of it is told to the machine ->
  * USE: the dynamic rendezvous runs on the connection. Requests that come meanwhile wait (talk.h).
  * Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
-#include "base/log.h"
 #include "handler/bind_uv.h"
 #include "handler/dynamic_uv.h"
 #include "handler/host.h"
@@ -15,18 +14,16 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 struct c10d {
     struct mu_dynamic dynamic;
-    char host[MU_HOST_MAX], endpoint[MU_HOST_MAX + 8];
+    char host[MU_HOST_MAX], endpoint[MU_HOST_ENDPOINT_MAX];
     struct mu_host machine;
     uv_getaddrinfo_t resolver;
     bool resolving;
     union mu_addr addrs[MU_DIAL_ADDRS_MAX];
     unsigned addrs_count;
-    struct mu_kv_request ask;         /* for hosted_by */
-    char hosted_by[MU_NODE_TEXT_MAX]; /* the node that hosts the store; empty: no node says so */
+    struct mu_kv_request ask; /* who hosts the store */
     struct mu_server *server;
     struct mu_server_watch *watch; /* of the document */
     void (*alone)(void *ctx);      /* is called when no other process is connected */
@@ -34,6 +31,7 @@ struct c10d {
 };
 
 static void feed(struct c10d *c, struct mu_host_event event);
+static void perform(struct c10d *c, const struct mu_host_effect *effect);
 
 static struct mu_shell *shell_of(struct c10d *c)
 {
@@ -55,6 +53,7 @@ static void close_server(struct c10d *c)
     c->server = NULL;
     if (c->watch != NULL)
         mu_server_unwatch(server, c->watch);
+    c->watch = NULL;
     mu_shell_hold(shell_of(c));
     mu_server_close(server, on_server_closed, c);
 }
@@ -79,18 +78,13 @@ static bool accepted_on(struct mu_dynamic *d, char *text, size_t room)
     return c->server != NULL && mu_server_accepted_on(c->server, &addr) && mu_addr_host(&addr, text, room);
 }
 
-static uint16_t port_of(const struct c10d *c)
-{
-    return c->server != NULL ? mu_addr_port(mu_server_address(c->server)) : c->machine.config.port;
-}
-
 static void run(struct c10d *c)
 {
     const struct mu_dynamic_place place = {
         .store_addr = mu_host_workers_name(&c->machine),
-        .store_port = port_of(c),
-        .hosted_by = c->hosted_by,
-        .accepted_on = c->server != NULL ? accepted_on : NULL,
+        .store_port = mu_host_port(&c->machine),
+        .hosted_by = c->machine.hosted_by,
+        .accepted_on = accepted_on,
     };
 
     if (!mu_dynamic_run(&c->dynamic, &place))
@@ -111,11 +105,11 @@ static void connect_to(struct c10d *c, uint64_t wait_ms)
 {
     const struct mu_kv_c10d_config config = {
         .host = mu_host_dial_name(&c->machine),
-        .port = port_of(c),
+        .port = mu_host_port(&c->machine),
         .run_id = c->dynamic.config.run_id,
         .read_timeout_ms = wait_ms,
         .seed = c->dynamic.seed++,
-        .host_node = mu_host_hosts(&c->machine) ? c->hosted_by : NULL,
+        .host_node = mu_host_published(&c->machine),
         .on_ready = on_ready,
         .ctx = c,
     };
@@ -128,65 +122,42 @@ static void connect_to(struct c10d *c, uint64_t wait_ms)
 static void on_answered(struct mu_kv_request *request)
 {
     struct c10d *c = request->ctx;
+    struct muster_bytes node = request->bytes;
 
-    if (request->rc == 0 && request->found && request->bytes.len < sizeof c->hosted_by)
-        (void)snprintf(c->hosted_by, sizeof c->hosted_by, "%.*s", (int)request->bytes.len, request->bytes.data);
-    muster_bytes_done(&request->bytes);
+    request->bytes = (struct muster_bytes){ 0 };
     if (!shell_of(c)->freeing)
         feed(c, (struct mu_host_event){ .type = request->rc == 0 ? MU_HOST_ON_ANSWERED : MU_HOST_ON_NOT_ANSWERED,
+                                        .node = mu_slice(node.data, node.len),
                                         .error = &request->error });
+    muster_bytes_done(&node);
 }
 
 static void ask_who_hosts(struct c10d *c, uint64_t wait_ms)
 {
-    c->hosted_by[0] = '\0';
     c->ask = (struct mu_kv_request){ .kind = MU_KV_HOST, .timeout_ms = wait_ms, .done = on_answered, .ctx = c };
     c->dynamic.kv->ops->submit(c->dynamic.kv, &c->ask);
 }
 
 /* ---- Hosting ---- */
 
-static void say_where(const struct c10d *c, const struct mu_bind_plan *plan)
-{
-    const char *run_id = c->dynamic.config.run_id;
-    char text[MU_BIND_WARNING_MAX];
-
-    if (mu_bind_warning(plan, c->host, "its store", c->dynamic.config.settings.nodes_max > 1, text))
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", run_id, text);
-    mu_log(MUSTER_LOG_INFO, "rendezvous '%s': hosting its store on port %u of %s", run_id, (unsigned)port_of(c),
-           plan->hosts);
-}
-
-/* PyTorch's has no place in the group yet when it hosts. */
-static void record_hosting(const struct c10d *c)
-{
-    const struct mu_node me = { c->dynamic.shell.me.name, getpid(), -1 };
-
-    mu_rdzv_trace_tell(&(struct mu_teller){ c->dynamic.config.run_id, me },
-                       (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_HOSTS });
-}
-
-/* No node writes that. Each one that reads it says what it found; only the host knows from whom it came. */
 static void on_document(void *ctx, struct mu_slice value)
 {
-    const struct c10d *c = ctx;
-    const union mu_addr *from = mu_server_writer_address(c->server);
-    char text[MU_ADDR_TEXT_MAX];
+    struct c10d *c = ctx;
+    char text[MU_HOST_SAY_MAX];
+    struct mu_host_effect say;
 
-    if (from != NULL && !mu_kv_c10d_may_be_document(value))
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s has overwritten the document with something else (%zu bytes)",
-               c->dynamic.config.run_id, mu_addr_format(from, text), value.len);
+    if (mu_host_overwritten(mu_server_writer_address(c->server), value, text, &say))
+        perform(c, &say);
 }
 
 static void watch_document(struct c10d *c)
 {
-    char key[MU_KV_RUN_ID_MAX + 32];
-    int len = snprintf(key, sizeof key, "/torch.rendezvous.%s", c->dynamic.config.run_id);
+    char *key = mu_host_document_key(c->dynamic.config.run_id);
     struct muster_error error;
 
-    if (len < 0 || (size_t)len >= sizeof key ||
-        mu_server_watch(c->server, mu_slice(key, (size_t)len), on_document, c, &c->watch, &error) < 0)
+    if (key == NULL || mu_server_watch(c->server, mu_slice_str(key), on_document, c, &c->watch, &error) < 0)
         c->watch = NULL; /* no memory: one line less in the log */
+    free(key);
 }
 
 static void listen_for_nodes(struct c10d *c)
@@ -194,44 +165,41 @@ static void listen_for_nodes(struct c10d *c)
     const struct mu_bind *bind = &shell_of(c)->boot.machine.bind;
     struct mu_bind_networks networks;
     struct mu_bind_plan plan;
-    struct muster_store_server_config config = { .size = sizeof config,
-                                                 .port = c->machine.config.port,
-                                                 .allow = mu_bind_networks(bind, &networks),
-                                                 .allow_own = true };
+    struct muster_store_server_config config;
+    char node[MU_NODE_TEXT_MAX];
     struct muster_error error;
 
     mu_bind_ask_known(bind, c->host, c->addrs, c->addrs_count, c->dynamic.config.local_addr, &plan);
-    config.host = plan.hosts;
+    config = mu_bind_server_config(bind, &plan, c->machine.config.port, &networks);
     if (mu_server_start_as(shell_of(c)->loop, &config, &c->server, &error) < 0) {
         feed(c, (struct mu_host_event){ .type = MU_HOST_ON_NOT_BOUND, .error = &error });
         return;
     }
-    (void)mu_node_text(&shell_of(c)->me, c->hosted_by);
-    say_where(c, &plan);
-    record_hosting(c);
-    watch_document(c);
-    feed(c, (struct mu_host_event){ .type = MU_HOST_ON_BOUND });
+    feed(c, (struct mu_host_event){ .type = MU_HOST_ON_BOUND,
+                                    .port = mu_addr_port(mu_server_address(c->server)),
+                                    .plan = &plan,
+                                    .node = mu_slice_str(mu_node_text(&shell_of(c)->me, node)) });
 }
 
 /* ---- Resolving ---- */
 
 static struct mu_host_addresses addresses_of(const struct c10d *c)
 {
-    struct mu_host_addresses all = { .count = c->addrs_count, .all_loopback = true };
+    bool owned[MU_DIAL_ADDRS_MAX] = { false };
 
-    for (size_t i = 0; i < c->addrs_count; i++) {
-        all.any_own = all.any_own || mu_owns_address(&c->addrs[i]);
-        all.all_loopback = all.all_loopback && mu_addr_is_loopback(&c->addrs[i]);
-    }
-    return all;
+    for (size_t i = 0; i < c->addrs_count; i++)
+        owned[i] = mu_owns_address(&c->addrs[i]);
+    return mu_host_addresses(c->addrs, owned, c->addrs_count);
 }
 
 static void tell_resolved(struct c10d *c, int status)
 {
     struct muster_error error;
 
-    (void)mu_fail(&error, MUSTER_ERDZV_CONNECTION, "%s", uv_strerror(status < 0 ? status : UV_EAI_NODATA));
-    feed(c, (struct mu_host_event){ .type = MU_HOST_ON_RESOLVED, .addresses = addresses_of(c), .error = &error });
+    if (status < 0)
+        (void)mu_fail(&error, MUSTER_ERESOLVE, "%s", uv_strerror(status));
+    feed(c, (struct mu_host_event){
+                .type = MU_HOST_ON_RESOLVED, .addresses = addresses_of(c), .error = status < 0 ? &error : NULL });
 }
 
 static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list)
@@ -273,6 +241,12 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
     case MU_HOST_DO_LISTEN:
         listen_for_nodes(c);
         break;
+    case MU_HOST_DO_RECORD:
+        mu_rdzv_trace_hosts(mu_shell_teller(shell_of(c)));
+        break;
+    case MU_HOST_DO_WATCH:
+        watch_document(c);
+        break;
     case MU_HOST_DO_CONNECT:
         connect_to(c, effect->wait_ms);
         break;
@@ -291,18 +265,8 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
     case MU_HOST_DO_FAIL:
         mu_dynamic_fail(&c->dynamic, effect->error);
         break;
-    case MU_HOST_DO_WARN_LOOPBACK:
-        mu_log(MUSTER_LOG_WARNING,
-               "rendezvous '%s': '%s' is the loopback address, so only nodes on this host can join it",
-               c->dynamic.config.run_id, c->host);
-        break;
-    case MU_HOST_DO_WARN_TAKEN:
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': the port is taken: %s; trying again", c->dynamic.config.run_id,
-               effect->error->text);
-        break;
-    case MU_HOST_DO_WARN_GUEST:
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s; looking for a store that already runs there",
-               c->dynamic.config.run_id, effect->error->text);
+    case MU_HOST_DO_SAY:
+        mu_handler_log(effect->level, c->dynamic.config.run_id, effect->text);
         break;
     }
 }
@@ -350,7 +314,7 @@ static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, 
     if (c->dynamic.rdzv == NULL)
         return false;
     (void)snprintf(ret_host, room, "%s", mu_host_dial_name(&c->machine));
-    *ret_port = port_of(c);
+    *ret_port = mu_host_port(&c->machine);
     return true;
 }
 
@@ -364,17 +328,16 @@ static enum mu_host_company company_of(const struct mu_server *server)
     return server == NULL ? MU_HOST_NO_STORE : mu_server_is_alone(server) ? MU_HOST_ALONE : MU_HOST_OTHERS;
 }
 
-static void on_maybe_alone(void *ctx)
-{
-    struct c10d *c = ctx;
-    struct mu_server *workers = mu_boot_uv_workers_store(&shell_of(c)->boot);
+static void on_maybe_alone(void *ctx);
 
-    switch (mu_host_linger(company_of(c->server), company_of(workers))) {
+static void linger(struct c10d *c, enum mu_host_linger how)
+{
+    switch (how) {
     case MU_HOST_AWAIT_RENDEZVOUS:
         mu_server_when_alone(c->server, on_maybe_alone, c);
         break;
     case MU_HOST_AWAIT_WORKERS:
-        mu_server_when_alone(workers, on_maybe_alone, c);
+        mu_server_when_alone(mu_boot_uv_workers_store(&shell_of(c)->boot), on_maybe_alone, c);
         break;
     case MU_HOST_GO:
         c->alone(c->alone_ctx);
@@ -384,16 +347,20 @@ static void on_maybe_alone(void *ctx)
     }
 }
 
+static void on_maybe_alone(void *ctx)
+{
+    struct c10d *c = ctx;
+
+    linger(c, mu_host_linger(company_of(c->server), company_of(mu_boot_uv_workers_store(&shell_of(c)->boot))));
+}
+
 static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)
 {
     struct c10d *c = (struct c10d *)handler;
 
     c->alone = alone;
     c->alone_ctx = ctx;
-    if (c->server != NULL)
-        mu_server_when_alone(c->server, on_maybe_alone, c);
-    else
-        mu_dynamic_when_alone(handler, alone, ctx);
+    linger(c, mu_host_linger_first(c->server != NULL, mu_boot_uv_workers_store(&shell_of(c)->boot) != NULL));
 }
 
 static const struct muster_handler_ops c10d_ops = {
@@ -418,11 +385,10 @@ static int read_params(struct mu_dynamic *d, const struct muster_rdzv_params *pa
 {
     struct c10d *c = (struct c10d *)d;
     struct mu_host_config host = { .name = c->host };
-    int rc = mu_host_from_params(params, config, c->host, &host, reterr);
+    int rc = mu_host_from_params(params, config, c->host, c->endpoint, &host, reterr);
 
     if (rc < 0)
         return rc;
-    (void)snprintf(c->endpoint, sizeof c->endpoint, "%s:%u", c->host, (unsigned)host.port);
     config->endpoint = c->endpoint;
     config->store_host = c->host;
     mu_host_init(&c->machine, &host);

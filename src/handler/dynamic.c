@@ -6,8 +6,6 @@
 #include "rdzv/round_keys.h"
 
 #include <assert.h>
-#include <inttypes.h>
-#include <stdio.h>
 
 static uint64_t timeout_ms(const struct mu_rdzv_effect *effect, const struct mu_dynamic_config *config)
 {
@@ -64,6 +62,26 @@ struct mu_rdzv_event mu_dynamic_answer(uint64_t id, enum mu_rdzv_event_type type
                                    .turns_done = request->done_count };
 }
 
+struct mu_rdzv_event mu_dynamic_no_memory(uint64_t id)
+{
+    static const struct muster_error error = { .code = MUSTER_ENOMEM, .text = "no memory for a request to the store" };
+
+    return (struct mu_rdzv_event){ .type = MU_RDZV_REQUEST_FAILED, .id = id, .error = &error };
+}
+
+enum mu_inquiry_event_type mu_dynamic_inquire(enum mu_inquiry_effect_type type, const struct mu_dynamic_config *config,
+                                              struct mu_kv_request *request)
+{
+    request->timeout_ms = config->request_timeout_ms;
+    if (type == MU_INQUIRY_DO_ASK_HOST) {
+        request->kind = MU_KV_HOST;
+        return MU_INQUIRY_ON_HOST;
+    }
+    request->kind = MU_KV_COMPARE_SET;
+    request->key = muster_str(MU_NOTICE_BOARD_KEY);
+    return type == MU_INQUIRY_DO_WRITE_BOARD ? MU_INQUIRY_ON_BOARD : MU_INQUIRY_ON_LEFT_BOARD;
+}
+
 uint64_t mu_dynamic_find_ms(const struct mu_dynamic_config *config)
 {
     uint64_t join_ms = config->settings.join_ms;
@@ -71,16 +89,31 @@ uint64_t mu_dynamic_find_ms(const struct mu_dynamic_config *config)
     return config->request_timeout_ms < join_ms ? config->request_timeout_ms : join_ms;
 }
 
-bool mu_dynamic_is_there(int rc)
+bool mu_dynamic_is_there(int rc, struct muster_error *error)
 {
-    return rc == 0 || rc == MUSTER_ERDZV_STATE; /* what is no document was read all the same */
+    if (rc == 0 || rc == MUSTER_ERDZV_STATE) /* what is no document was read all the same */
+        return true;
+    error->code = MUSTER_ERDZV_CONNECTION;
+    return false;
+}
+
+size_t mu_dynamic_named(const struct mu_doc *doc, enum muster_rdzv_event_type type,
+                        struct mu_node nodes[static MU_DYNAMIC_NAMED_MAX])
+{
+    bool waiting = type == MUSTER_RDZV_WAITING;
+    unsigned in = waiting ? MU_DOC_WAITING : MU_DOC_PARTICIPANT;
+    size_t count = 0, most = waiting ? MU_DYNAMIC_NAMED_MAX / 4 : MU_DYNAMIC_NAMED_MAX;
+
+    for (size_t i = 0; i < doc->count && count < most; i++)
+        if ((doc->members[i].in & in) != 0)
+            nodes[count++] = doc->members[i].node;
+    return count;
 }
 
 /* A member that is not in the document any more, and has left no note for the agents, was taken out as dead, by us
  * or by another. One that is in it is lost because the store that it hosts is gone. */
-const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, uint64_t death_age_ms,
-                                 bool store_refuses, struct mu_node *nodes, size_t *ret_waiting,
-                                 char cause[static MU_DYNAMIC_CAUSE_MAX])
+const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, const char *silence,
+                                 bool store_refuses, struct mu_node *nodes, size_t *ret_waiting)
 {
     size_t gone = 0, waiting = 0;
     bool hosts = false; /* one of them, the store */
@@ -94,10 +127,14 @@ const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes 
     }
     assert(gone + waiting == lost.count);
     *ret_waiting = waiting;
-    (void)snprintf(cause, MU_DYNAMIC_CAUSE_MAX, "no heartbeat for %" PRIu64 " s", death_age_ms / 1000);
     if (!hosts)
-        return cause;
+        return silence;
     return store_refuses ? "the store that it hosts refuses connections" : "the store that it hosts does not answer";
+}
+
+int64_t mu_dynamic_local_id(const struct mu_dynamic_config *config, uint64_t random)
+{
+    return config->local_id != 0 ? config->local_id : mu_node_local_id(MU_NODE_VERSION, (uint32_t)random);
 }
 
 bool mu_dynamic_is_old(const struct mu_rdzv_world *world)
@@ -118,7 +155,7 @@ struct mu_boot_config mu_dynamic_boot_config(const struct mu_dynamic_config *con
         .bind = config->bind,
         .master = config->master,
         .use_agent_store = config->use_agent_store,
-        .standalone = config->settings.nodes_max == 1,
+        .nodes_max = config->settings.nodes_max,
         .at_localhost = config->store_host != NULL && strcmp(config->store_host, "localhost") == 0,
     };
 }

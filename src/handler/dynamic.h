@@ -3,10 +3,11 @@
 #define MU_HANDLER_DYNAMIC_H
 
 #include "handler/handler.h"
+#include "handler/inquiry.h"
 #include "rdzv/rdzv.h"
 
 #define MU_DYNAMIC_PARK_MS 300000 /* then the bell is parked anew */
-#define MU_DYNAMIC_CAUSE_MAX 64
+#define MU_DYNAMIC_NAMED_MAX 64   /* nodes that the owner is told by name */
 
 struct mu_kv_request;
 struct mu_dynamic;
@@ -25,18 +26,26 @@ enum mu_rdzv_event_type mu_dynamic_ask(const struct mu_rdzv_effect *effect, cons
                                        struct mu_kv_request *request);
 /* ... and the answer. Borrows from the request. */
 struct mu_rdzv_event mu_dynamic_answer(uint64_t id, enum mu_rdzv_event_type type, const struct mu_kv_request *request);
+struct mu_rdzv_event mu_dynamic_no_memory(uint64_t id); /* the answer to a request that could not be made */
+/* The same for the inquiry: ASK_HOST, WRITE_BOARD or LEAVE_BOARD. */
+enum mu_inquiry_event_type mu_dynamic_inquire(enum mu_inquiry_effect_type type, const struct mu_dynamic_config *config,
+                                              struct mu_kv_request *request);
 
 /* How long the back end is looked for. */
 uint64_t mu_dynamic_find_ms(const struct mu_dynamic_config *config);
-/* Whether a back end that answered a first read with this code is there. */
-bool mu_dynamic_is_there(int rc);
+/* Whether a back end that answered a first read with this code is there. If not, its error becomes what the owner is
+ * told. */
+bool mu_dynamic_is_there(int rc, struct muster_error *error);
 
+/* Which nodes of the document the owner is told of with WAITING and PROGRESS. Returns how many. */
+size_t mu_dynamic_named(const struct mu_doc *doc, enum muster_rdzv_event_type type,
+                        struct mu_node nodes[static MU_DYNAMIC_NAMED_MAX]);
 /* Puts the lost into `nodes`: last those that wait for the next round, *ret_waiting of them. Returns how the others
- * were lost: `cause`, or a constant. */
-const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, uint64_t death_age_ms,
-                                 bool store_refuses, struct mu_node *nodes, size_t *ret_waiting,
-                                 char cause[static MU_DYNAMIC_CAUSE_MAX]);
+ * were lost: by `silence` (mu_handler.loss_cause), or with the store. */
+const char *mu_dynamic_sort_lost(const struct mu_doc *doc, struct mu_rdzv_nodes lost, const char *silence,
+                                 bool store_refuses, struct mu_node *nodes, size_t *ret_waiting);
 
+int64_t mu_dynamic_local_id(const struct mu_dynamic_config *config, uint64_t random);
 bool mu_dynamic_is_old(const struct mu_rdzv_world *world); /* PyTorch's agents, if any, use the keys of 1.13 */
 
 bool mu_dynamic_shares_store(const struct mu_dynamic_config *config, const struct mu_dynamic_place *place);

@@ -3,26 +3,21 @@
 #include "handler/dynamic_uv.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "store/net.h"
 #include "store/server_uv.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#define PROGRESS_NODES_MAX 64 /* shown while a user waits */
-#define WAITING_NAMED_MAX 16  /* nodes that want to join, by name */
 
 struct order {
     struct mu_order base;
     struct mu_kv_request request;
     void (*answered)(struct order *order); /* NULL: no answer is wanted */
-    enum mu_rdzv_event_type answer;        /* of a request of the document machine */
+    enum mu_rdzv_event_type answer;        /* to the document machine */
+    enum mu_inquiry_event_type reply;      /* ... or to the inquiry */
     struct mu_buf value, token;
 };
 
@@ -35,28 +30,22 @@ static struct mu_dynamic *dynamic_of(struct mu_shell *shell)
 
 /* ---- Telling ---- */
 
-static void tell_members(struct mu_dynamic *d, struct muster_rdzv_event *event, unsigned in, size_t most)
+static void tell_named(struct mu_dynamic *d, struct muster_rdzv_event *event)
 {
-    const struct mu_doc *doc = mu_rdzv_doc(d->rdzv);
-    struct mu_node nodes[PROGRESS_NODES_MAX];
-    size_t count = 0;
+    struct mu_node nodes[MU_DYNAMIC_NAMED_MAX];
 
-    for (size_t i = 0; i < doc->count && count < most; i++)
-        if ((doc->members[i].in & in) != 0)
-            nodes[count++] = doc->members[i].node;
-    mu_shell_say_nodes(&d->shell, event, nodes, count);
+    mu_shell_say_nodes(&d->shell, event, nodes, mu_dynamic_named(mu_rdzv_doc(d->rdzv), event->type, nodes));
 }
 
 static void tell_lost(struct mu_dynamic *d, struct muster_rdzv_event *event)
 {
     struct mu_rdzv_nodes lost = mu_rdzv_lost(d->rdzv);
     struct mu_node *nodes = calloc(lost.count + 1, sizeof *nodes);
-    char cause[MU_DYNAMIC_CAUSE_MAX];
     size_t waiting = 0;
 
     if (nodes != NULL)
-        event->cause = mu_dynamic_sort_lost(mu_rdzv_doc(d->rdzv), lost, mu_rdzv_death_age_ms(&d->config.settings),
-                                            mu_rdzv_store_refuses(d->rdzv), nodes, &waiting, cause);
+        event->cause = mu_dynamic_sort_lost(mu_rdzv_doc(d->rdzv), lost, event->cause, mu_rdzv_store_refuses(d->rdzv),
+                                            nodes, &waiting);
     event->count = (int64_t)waiting;
     mu_shell_say_nodes(&d->shell, event, nodes != NULL ? nodes : lost.items, lost.count);
     free(nodes);
@@ -71,13 +60,10 @@ static bool is_gone(int64_t pid)
 static void note_ghost(struct mu_dynamic *d)
 {
     const struct mu_node *ghost = mu_inquiry_ghost(&d->inquiry, mu_rdzv_doc(d->rdzv), &d->shell.me, is_gone);
-    char text[MU_NODE_TEXT_MAX];
+    struct mu_teller who = mu_shell_teller(&d->shell);
 
     if (ghost != NULL)
-        mu_log(MUSTER_LOG_INFO,
-               "rendezvous '%s': %s, an earlier process of this host, is gone but still listed; it is dropped after "
-               "%" PRIu64 " s without a heartbeat",
-               d->config.run_id, mu_node_text(ghost, text), mu_rdzv_death_age_ms(&d->config.settings) / 1000);
+        mu_rdzv_trace_ghost(&who, ghost, mu_rdzv_death_age_ms(&d->config.settings));
 }
 
 static void tell_progress(struct mu_dynamic *d, struct muster_rdzv_event *event)
@@ -87,7 +73,7 @@ static void tell_progress(struct mu_dynamic *d, struct muster_rdzv_event *event)
     inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_PROGRESS });
     note_ghost(d);
     event->note = mu_notice_board_note(&d->inquiry.board, note);
-    tell_members(d, event, MU_DOC_PARTICIPANT, PROGRESS_NODES_MAX);
+    tell_named(d, event);
 }
 
 static void dynamic_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
@@ -100,7 +86,7 @@ static void dynamic_tell(struct mu_shell *shell, struct muster_rdzv_event *event
         event->old_dialect = mu_dynamic_is_old(world);
         mu_shell_say_nodes(&d->shell, event, world->members, world->count);
     } else if (event->type == MUSTER_RDZV_WAITING) {
-        tell_members(d, event, MU_DOC_WAITING, WAITING_NAMED_MAX);
+        tell_named(d, event);
     } else if (event->type == MUSTER_RDZV_PEERS_LOST) {
         tell_lost(d, event);
     } else {
@@ -119,34 +105,23 @@ static void free_order(struct order *order)
     mu_order_free(&order->base);
 }
 
-static struct mu_slice slice_of(const struct muster_bytes *bytes)
-{
-    return mu_slice(bytes->data, bytes->len);
-}
-
 static void answer_rdzv(struct order *order)
 {
     struct mu_rdzv_event event = mu_dynamic_answer(order->base.id, order->answer, &order->request);
 
     mu_shell_feed(order->base.shell, &event);
-    if (event.type == MU_RDZV_STATE)
-        inquire(dynamic_of(order->base.shell), (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_READ });
+    inquire(dynamic_of(order->base.shell),
+            (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_ANSWERED, .answer = event.type });
 }
 
-static void answer_host(struct order *order)
+static void answer_inquiry(struct order *order)
 {
     struct mu_dynamic *d = dynamic_of(order->base.shell);
 
-    inquire(d, (struct mu_inquiry_event){ .type = order->request.rc == 0 ? MU_INQUIRY_ON_HOST : MU_INQUIRY_ON_NO_HOST,
-                                          .text = slice_of(&order->request.bytes),
+    inquire(d, (struct mu_inquiry_event){ .type = order->reply,
+                                          .rc = order->request.rc,
+                                          .text = mu_slice(order->request.bytes.data, order->request.bytes.len),
                                           .doc = mu_rdzv_doc(d->rdzv) });
-}
-
-static void answer_board(struct order *order)
-{
-    inquire(dynamic_of(order->base.shell),
-            (struct mu_inquiry_event){ .type = order->request.rc == 0 ? MU_INQUIRY_ON_BOARD : MU_INQUIRY_ON_NO_BOARD,
-                                       .text = slice_of(&order->request.bytes) });
 }
 
 static void on_done(struct mu_kv_request *request)
@@ -202,45 +177,28 @@ static void dynamic_request(struct mu_shell *shell, const void *wanted)
     submit(d, order);
 }
 
-/* There was no memory for a request. */
 static void dynamic_answer(struct mu_shell *shell, uint64_t id)
 {
-    struct muster_error error = { 0 };
+    struct mu_rdzv_event event = mu_dynamic_no_memory(id);
 
-    (void)mu_fail(&error, MUSTER_ENOMEM, "a request to the store");
-    mu_shell_feed(shell, &(struct mu_rdzv_event){ .type = MU_RDZV_REQUEST_FAILED, .id = id, .error = &error });
+    mu_shell_feed(shell, &event);
 }
 
 /* ---- The inquiry ---- */
 
-static void ask_host(struct mu_dynamic *d)
+static void ask_store(struct mu_dynamic *d, const struct mu_inquiry_effect *effect)
 {
-    struct order *order = new_order(d, 0, mu_slice(NULL, 0), mu_slice(NULL, 0));
-
-    if (order == NULL) {
-        inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_NO_HOST });
-        return;
-    }
-    order->answered = answer_host;
-    order->request.kind = MU_KV_HOST;
-    order->request.timeout_ms = d->config.request_timeout_ms;
-    submit(d, order);
-}
-
-static void write_board(struct mu_dynamic *d, const struct mu_inquiry_effect *effect,
-                        void (*answered)(struct order *order))
-{
+    struct mu_kv_request request = { .number = 0 };
+    enum mu_inquiry_event_type reply = mu_dynamic_inquire(effect->type, &d->config, &request);
     struct order *order = new_order(d, 0, effect->value, effect->expected);
 
     if (order == NULL) {
-        if (answered != NULL)
-            inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_NO_BOARD });
+        inquire(d, (struct mu_inquiry_event){ .type = reply, .rc = MUSTER_ENOMEM });
         return;
     }
-    order->answered = answered;
-    order->request.key = muster_str(MU_NOTICE_BOARD_KEY);
-    order->request.kind = MU_KV_COMPARE_SET;
-    order->request.timeout_ms = d->config.request_timeout_ms;
+    order->request = request;
+    order->answered = answer_inquiry;
+    order->reply = reply;
     submit(d, order);
 }
 
@@ -256,13 +214,9 @@ static void inquire(struct mu_dynamic *d, struct mu_inquiry_event event)
     case MU_INQUIRY_DO_NOTHING:
         break;
     case MU_INQUIRY_DO_ASK_HOST:
-        ask_host(d);
-        break;
     case MU_INQUIRY_DO_WRITE_BOARD:
-        write_board(d, &effect, answer_board);
-        break;
     case MU_INQUIRY_DO_LEAVE_BOARD:
-        write_board(d, &effect, NULL);
+        ask_store(d, &effect);
         break;
     case MU_INQUIRY_DO_TELL_PROGRESS:
         mu_shell_tell_progress(&d->shell);
@@ -276,13 +230,12 @@ static void inquire(struct mu_dynamic *d, struct mu_inquiry_event event)
 
 static void dynamic_heard(struct mu_shell *shell, const struct mu_part_news *news)
 {
-    if (news->tell == MU_PART_TELL_BACKEND_UP)
-        inquire(dynamic_of(shell), (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_UP });
+    inquire(dynamic_of(shell), (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_TOLD, .tell = news->tell });
 }
 
 static void dynamic_waits(struct mu_shell *shell, bool waits)
 {
-    inquire(dynamic_of(shell), (struct mu_inquiry_event){ .type = waits ? MU_INQUIRY_ON_WAIT : MU_INQUIRY_ON_WAITED });
+    inquire(dynamic_of(shell), (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_TALKED, .waits = waits });
 }
 
 /* ---- Where the workers meet ---- */
@@ -305,50 +258,16 @@ static void dynamic_start_boot(struct mu_shell *shell)
 
 /* ---- What only this machine tells: for the record ---- */
 
-static void on_planned(struct mu_dynamic *d)
-{
-    struct mu_rdzv_deeds deeds = mu_rdzv_deeds(d->rdzv);
-
-    for (size_t i = 0; i < deeds.count; i++) {
-        const struct mu_rdzv_deed *deed = &deeds.items[i];
-
-        mu_shell_record(&d->shell,
-                        (struct mu_rdzv_trace){ .kind = mu_rdzv_trace_of_action(deed->action), .round = deed->round });
-        if (deed->ends_round) /* these two are no events of PyTorch's, only lines */
-            mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': no participants left; the next round begins", d->config.run_id);
-        if (deed->ends_last_call)
-            mu_log(MUSTER_LOG_DEBUG,
-                   "rendezvous '%s': fewer participants left than the minimum of %" PRId64 "; the last call is off",
-                   d->config.run_id, d->config.settings.nodes_min);
-    }
-}
-
-static void on_synced(struct mu_dynamic *d, const struct mu_rdzv_effect *effect)
-{
-    struct mu_rdzv_nodes removed = mu_rdzv_removed(d->rdzv);
-    char node[MU_NODE_TEXT_MAX];
-
-    for (size_t i = 0; i < removed.count; i++)
-        mu_log(MUSTER_LOG_INFO, "rendezvous '%s': removed %s, which had no heartbeat", d->config.run_id,
-               mu_node_text(&removed.items[i], node));
-    if (removed.count > 0)
-        mu_shell_record(&d->shell, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_DEAD_REMOVED,
-                                                           .nodes = removed.items,
-                                                           .nodes_count = removed.count });
-    mu_shell_record(&d->shell,
-                    (struct mu_rdzv_trace){ .kind = effect->written ? MU_RDZV_TRACE_SYNCED : MU_RDZV_TRACE_STALE });
-    if (effect->beat)
-        mu_shell_record(&d->shell, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BEAT });
-}
-
 static void dynamic_own(struct mu_shell *shell, const void *told)
 {
     const struct mu_rdzv_effect *effect = told;
+    struct mu_dynamic *d = dynamic_of(shell);
+    struct mu_teller who = mu_shell_teller(shell);
 
     if (effect->type == MU_RDZV_DO_PLANNED)
-        on_planned(dynamic_of(shell));
-    else if (effect->type == MU_RDZV_DO_SYNCED)
-        on_synced(dynamic_of(shell), effect);
+        mu_rdzv_trace_planned(&who, mu_rdzv_deeds(d->rdzv), shell->nodes_min);
+    else
+        mu_rdzv_trace_synced(&who, effect, mu_rdzv_removed(d->rdzv));
 }
 
 /* ---- The handler ---- */
@@ -471,8 +390,7 @@ static int take_config(struct mu_dynamic *d, const struct mu_dynamic_config *con
     name = mu_arena_text(&d->texts, mu_handler_node_name(config->local_addr, hostname), &full);
     if (full)
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
-    if (d->config.local_id == 0)
-        d->config.local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)mu_fresh_seed());
+    d->config.local_id = mu_dynamic_local_id(config, mu_fresh_seed());
     d->seed = mu_fresh_seed();
     d->shell.run_id = d->config.run_id;
     d->shell.me = (struct mu_node){ mu_slice_str(name), getpid(), d->config.local_id };
@@ -549,10 +467,10 @@ static int open_dynamic(struct mu_dynamic *d, struct uv_loop_s *loop, const stru
     d->shell.handler =
         finder != NULL ? (struct mu_handler){ .base = { finder->handler }, .ops = finder->agent }
                        : (struct mu_handler){ .base = { &dynamic_ops }, .ops = &agent_ops[config->open_kv != NULL] };
-    d->shell.handler.loss_ms = mu_rdzv_death_age_ms(&config->settings) + config->settings.keep_alive_ms;
+    mu_handler_loss_by_heartbeats(&d->shell.handler, &config->settings);
     d->shell.part = d->rdzv;
     mu_shell_init(&d->shell, loop, finder != NULL ? &finding_ops : &shell_ops, config->settings.join_ms, listener, ctx);
-    mu_shell_open(&d->shell, d->kv, false);
+    mu_shell_open(&d->shell, d->kv);
     *ret_handler = &d->shell.handler.base;
     return 0;
 }

@@ -30,6 +30,7 @@ struct mu_etcd2_request mu_etcd_request(const struct mu_classic_request *from)
         .has_prev_value = from->has_prev_value,
         .prev_value = from->prev_value,
         .wait_index = from->wait_index,
+        .once = from->once,
     };
 }
 
@@ -66,6 +67,13 @@ struct mu_classic_event mu_etcd_answer(uint64_t id, enum mu_etcd2_kind asked, in
         }
     }
     return event;
+}
+
+struct mu_classic_event mu_etcd_no_memory(uint64_t id)
+{
+    static const struct muster_error error = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
+
+    return (struct mu_classic_event){ .type = MU_CLASSIC_ON_ANSWER, .id = id, .code = error.code, .error = &error };
 }
 
 void mu_etcd_event_done(struct mu_classic_event *event)

@@ -14,6 +14,7 @@ struct mu_etcd2_request mu_etcd_request(const struct mu_classic_request *from);
 /* rc, unsure, error: as in struct mu_etcd2_call. The event borrows, and is freed by mu_etcd_event_done(). */
 struct mu_classic_event mu_etcd_answer(uint64_t id, enum mu_etcd2_kind asked, int rc, bool unsure,
                                        const struct mu_etcd2_answer *answer, const struct muster_error *error);
+struct mu_classic_event mu_etcd_no_memory(uint64_t id); /* the answer to a request that could not be made */
 void mu_etcd_event_done(struct mu_classic_event *event);
 
 /* A member, by its mark. Nodes of PyTorch have none, and are named by their rank. */

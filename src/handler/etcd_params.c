@@ -295,6 +295,7 @@ int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_
 {
     struct mu_etcd_place place = {
         .run_id = muster_rdzv_params_run_id(params),
+        .local_addr = muster_rdzv_params_local_addr(params),
         .prefix = text_of(params, "etcd_prefix"),
         .nodes_min = muster_rdzv_params_min_nodes(params),
         .nodes_max = muster_rdzv_params_max_nodes(params),
@@ -318,11 +319,56 @@ int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_
         rc = read_seconds(params, "close_timeout", MU_ETCD_CLOSE_S, 1, &place.close_ms, reterr);
     if (rc == 0)
         rc = mu_rdzv_dialect_from_params(params, &dialect, &shares, reterr);
+    if (rc == 0)
+        rc = mu_boot_master_from_params(params, &place.master, reterr);
     if (rc < 0)
         return rc;
     place.old_dialect = dialect.habits == MU_HABITS_1_13;
     *ret_place = place;
     return 0;
+}
+
+int mu_etcd_params_read_root(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
+                             char ret_root[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr)
+{
+    char prefix[MU_CLASSIC_KEY_MAX];
+    int rc = mu_etcd_params_read(params, ret_place, reterr);
+
+    return rc < 0 ? rc : mu_classic_keys(ret_place->prefix, ret_place->run_id, prefix, ret_root, reterr);
+}
+
+/* ---- Machines ---- */
+
+/* Worker 0 hosts the workers' store. */
+struct mu_boot_config mu_etcd_boot_config(const struct mu_etcd_place *place, const char *name)
+{
+    return (struct mu_boot_config){
+        .run_id = place->run_id,
+        .local_addr = place->local_addr,
+        .hostname = name,
+        .master = place->master,
+    };
+}
+
+struct mu_classic_config mu_etcd_classic_config(const struct mu_etcd_place *place, const char *name, int64_t pid,
+                                                uint64_t seed, char node[static MU_NODE_TEXT_MAX])
+{
+    const struct mu_node me = { mu_slice_str(name), pid, mu_node_local_id(MU_NODE_VERSION, (uint32_t)seed) };
+
+    return (struct mu_classic_config){
+        .prefix = place->prefix,
+        .run_id = place->run_id,
+        .nodes_min = place->nodes_min,
+        .nodes_max = place->nodes_max,
+        .join_ms = place->join_ms,
+        .last_call_ms = place->last_call_ms,
+        .close_ms = place->close_ms,
+        .node = mu_node_text(&me, node),
+        .name = name,
+        .pid = me.pid,
+        .local_id = me.local_id,
+        .seed = seed,
+    };
 }
 
 /* ---- etcd-v2 ---- */

@@ -4,19 +4,21 @@
 
 #include "handler/handler.h"
 #include "kv/endpoints.h"
+#include "rdzv/classic.h"
 
 #define MU_ETCD_TIMEOUT_S 600
 #define MU_ETCD_LAST_CALL_S 30
 #define MU_ETCD_CLOSE_S 30
 #define MU_ETCD_SECONDS_MAX INT64_C(1000000000)
 
-struct mu_etcd_place { /* texts are the parameters' */
-    const char *run_id;
-    const char *prefix;         /* NULL: the default */
-    struct mu_http_config http; /* without its seed */
+struct mu_etcd_place {               /* texts are the parameters' */
+    const char *run_id, *local_addr; /* local_addr NULL: none */
+    const char *prefix;              /* NULL: the default */
+    struct mu_http_config http;      /* without its seed */
     int64_t nodes_min, nodes_max;
     uint64_t join_ms, last_call_ms, close_ms;
     bool old_dialect; /* PyTorch members are 1.13 to 2.3 */
+    struct mu_boot_master master;
 };
 
 /* With an endpoint "etcd://...": what the URL says, and what it leaves open from the parameters. *ret_own is the
@@ -37,5 +39,13 @@ int mu_etcd_v2_params_read(const struct muster_rdzv_params *params, struct mu_ht
 
 int mu_etcd_params_read(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
                         struct muster_error *reterr);
+/* ... and where the job's keys are in etcd. */
+int mu_etcd_params_read_root(const struct muster_rdzv_params *params, struct mu_etcd_place *ret_place,
+                             char ret_root[static MU_CLASSIC_KEY_MAX], struct muster_error *reterr);
+
+/* Of its machines. These borrow. `node`: room for the node as text. */
+struct mu_boot_config mu_etcd_boot_config(const struct mu_etcd_place *place, const char *name);
+struct mu_classic_config mu_etcd_classic_config(const struct mu_etcd_place *place, const char *name, int64_t pid,
+                                                uint64_t seed, char node[static MU_NODE_TEXT_MAX]);
 
 #endif

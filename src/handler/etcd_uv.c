@@ -12,7 +12,6 @@
 #include "kv/etcd_store_uv.h"
 #include "store/net.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@ struct etcd {
     struct mu_shell shell;
     struct muster_rdzv_params *params; /* its texts are the place's */
     struct mu_etcd_place place;
-    char name[MU_ETCD_NAME_MAX], node[MU_CLASSIC_NODE_MAX];
+    char name[MU_ETCD_NAME_MAX];
     uint64_t seed;
     struct mu_classic *classic;
     struct mu_kv *kv;
@@ -62,11 +61,6 @@ static void tell_progress(struct etcd *e, struct muster_rdzv_event *event)
     mu_shell_say_nodes(&e->shell, event, seen.nodes, seen.nodes_count);
 }
 
-/* Of those who have left no note for the agents. */
-#define TEXT(number) #number
-#define NO_KEEP_ALIVE(seconds) "no keep-alive for " TEXT(seconds) " s"
-static const char lost_cause[] = NO_KEEP_ALIVE(MU_CLASSIC_RANK_TTL_S);
-
 static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
 {
     struct etcd *e = (struct etcd *)shell;
@@ -74,7 +68,6 @@ static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, con
     if (event->type == MUSTER_RDZV_PROGRESS) {
         tell_progress(e, event);
     } else if (event->type == MUSTER_RDZV_PEERS_LOST) {
-        event->cause = lost_cause;
         tell_nodes(e, event, news->ranks, news->ranks_count);
     } else if (event->type == MUSTER_RDZV_JOINED) {
         event->old_dialect = mu_etcd_is_old(mu_classic_world(e->classic), e->place.old_dialect);
@@ -98,12 +91,6 @@ static void on_called(struct mu_etcd2_call *call)
     mu_order_free(&order->base);
 }
 
-static void on_connection_ended(struct mu_http_request *http, const struct muster_error *error)
-{
-    (void)error;
-    mu_etcd2_cancel(http->ctx);
-}
-
 static void request(struct etcd *e, const struct mu_classic_request *from)
 {
     struct order *order = mu_order_new(&e->shell, sizeof *order, from->id);
@@ -113,8 +100,6 @@ static void request(struct etcd *e, const struct mu_classic_request *from)
         return;
     }
     mu_etcd2_ask(e->etcd, &order->call, mu_etcd_request(from), from->timeout_ms, on_called, order);
-    if (from->once)
-        order->call.http.on_retry = on_connection_ended;
 }
 
 static void cancel(struct etcd *e, uint64_t id)
@@ -139,10 +124,9 @@ static void on_request(struct mu_shell *shell, const void *of)
 
 static void on_no_memory(struct mu_shell *shell, uint64_t id)
 {
-    static const struct muster_error no_memory = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
+    struct mu_classic_event event = mu_etcd_no_memory(id);
 
-    mu_shell_feed(shell, &(struct mu_classic_event){
-                             .type = MU_CLASSIC_ON_ANSWER, .id = id, .code = MUSTER_ENOMEM, .error = &no_memory });
+    mu_shell_feed(shell, &event);
 }
 
 /* ---- Where the workers meet ---- */
@@ -211,44 +195,21 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
 
 static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
 
-static void name_node(struct etcd *e)
-{
-    const char *local_addr = muster_rdzv_params_local_addr(e->params);
-    int64_t local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)e->seed);
-    char hostname[MU_HANDLER_NAME_MAX];
-
-    (void)snprintf(e->name, sizeof e->name, "%s", mu_handler_node_name(local_addr, hostname));
-    (void)snprintf(e->node, sizeof e->node, "%s_%ld_%" PRId64, e->name, (long)getpid(), local_id);
-    e->shell.me = (struct mu_node){ mu_slice_str(e->name), getpid(), local_id };
-    e->shell.run_id = e->place.run_id;
-    e->shell.nodes_min = e->place.nodes_min;
-    e->shell.nodes_max = e->place.nodes_max;
-}
-
 static int make_machines(struct etcd *e, struct muster_error *reterr)
 {
-    const struct mu_classic_config classic = {
-        .prefix = e->place.prefix,
-        .run_id = e->place.run_id,
-        .nodes_min = e->place.nodes_min,
-        .nodes_max = e->place.nodes_max,
-        .join_ms = e->place.join_ms,
-        .last_call_ms = e->place.last_call_ms,
-        .close_ms = e->place.close_ms,
-        .node = e->node,
-        .name = e->name,
-        .pid = e->shell.me.pid,
-        .local_id = e->shell.me.local_id,
-        .seed = e->seed,
-    };
-    struct mu_boot_config boot = { .run_id = e->place.run_id,
-                                   .local_addr = muster_rdzv_params_local_addr(e->params),
-                                   .hostname = e->name };
-    int rc = mu_boot_master_from_params(e->params, &boot.master, reterr);
+    const struct mu_boot_config boot = mu_etcd_boot_config(&e->place, e->name);
+    char hostname[MU_HANDLER_NAME_MAX], node[MU_NODE_TEXT_MAX];
+    struct mu_classic_config classic;
+    int rc;
 
-    if (rc == 0)
-        rc = mu_classic_new(&classic, &e->classic, reterr);
+    (void)snprintf(e->name, sizeof e->name, "%s", mu_handler_node_name(e->place.local_addr, hostname));
+    classic = mu_etcd_classic_config(&e->place, e->name, getpid(), e->seed, node);
+    rc = mu_classic_new(&classic, &e->classic, reterr);
     e->shell.part = e->classic;
+    e->shell.run_id = e->place.run_id;
+    e->shell.me = (struct mu_node){ mu_slice_str(e->name), classic.pid, classic.local_id };
+    e->shell.nodes_min = e->place.nodes_min;
+    e->shell.nodes_max = e->place.nodes_max;
     return rc == 0 ? mu_boot_uv_init(&e->shell.boot, &boot, reterr) : rc;
 }
 
@@ -272,16 +233,13 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
         muster_rdzv_params_free(params);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous");
     }
-    e->shell.handler = (struct mu_handler){ .base = { &etcd_ops },
-                                            .ops = &agent_ops,
-                                            .loss_ms = MU_CLASSIC_RANK_TTL_S * 1000 + MU_CLASSIC_GRACE_MS };
+    e->shell.handler = (struct mu_handler){ .base = { &etcd_ops }, .ops = &agent_ops };
+    mu_handler_loss_by_lease(&e->shell.handler, MU_CLASSIC_RANK_TTL_S, MU_CLASSIC_GRACE_MS);
     e->params = params;
     e->seed = mu_fresh_seed();
     rc = mu_etcd_params_read(params, &e->place, reterr);
-    if (rc == 0) {
-        name_node(e);
+    if (rc == 0)
         rc = make_machines(e, reterr);
-    }
     e->place.http.seed = e->seed;
     mu_shell_init(&e->shell, loop, &shell_ops, e->place.join_ms, listener, ctx);
     if (rc == 0)
@@ -291,7 +249,7 @@ static int start(uv_loop_t *loop, struct muster_rdzv_params *params, muster_rdzv
         return rc;
     }
     e->etcd = mu_kv_etcd_store_http(e->kv);
-    mu_shell_open(&e->shell, e->kv, false);
+    mu_shell_open(&e->shell, e->kv);
     *ret_handler = &e->shell.handler.base;
     return 0;
 }

@@ -6,6 +6,7 @@
  * is away. */
 #include "kv/kv_etcd_v2_uv.h"
 
+#include "base/clock.h"
 #include "handler/dynamic_uv.h"
 #include "handler/etcd_params.h"
 #include "kv/etcd_store_uv.h"
@@ -30,12 +31,10 @@ static void on_first_read(struct mu_kv_request *request)
     muster_bytes_done(&request->state_token);
     if (e->dynamic.shell.freeing)
         return;
-    if (mu_dynamic_is_there(request->rc)) {
+    if (mu_dynamic_is_there(request->rc, &request->error))
         (void)mu_dynamic_run(&e->dynamic, &(struct mu_dynamic_place){ .store_addr = NULL });
-        return;
-    }
-    request->error.code = MUSTER_ERDZV_CONNECTION;
-    mu_dynamic_fail(&e->dynamic, &request->error);
+    else
+        mu_dynamic_fail(&e->dynamic, &request->error);
 }
 
 static void find(struct mu_dynamic *d)
@@ -63,7 +62,7 @@ static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct
 {
     struct etcd_v2 *e = (struct etcd_v2 *)handler;
     const struct mu_kv_etcd_store_config config = {
-        .http = &e->http, .dir = MU_KV_ETCD_V2_STORE, .gives_foreign = true, .seed = e->dynamic.seed + 2
+        .http = &e->http, .dir = MU_KV_ETCD_V2_STORE, .gives_foreign = true, .seed = mu_fresh_seed()
     };
 
     return mu_kv_etcd_store_start(e->dynamic.shell.loop, &config, ret_kv, reterr);

@@ -1,6 +1,8 @@
 /* Parameters of the rendezvous etcd-v3. */
 #include "handler/etcd_v3_params.h"
 
+#include "kv/engine_etcd3.h"
+
 #include <string.h>
 
 static const char *text_option(const struct muster_rdzv_params *params, const char *key)
@@ -26,6 +28,18 @@ static int read_leases(const struct muster_rdzv_params *params, struct mu_v3_pla
         job_lease_s = MU_V3_LEASE_MAX_S;
     return mu_rdzv_seconds_from_params(params, "job_lease", job_lease_s, (int64_t)place->lease_s, MU_V3_LEASE_MAX_S,
                                        &place->job_lease_s, reterr);
+}
+
+/* 0: it is not given. */
+static int read_optional(const struct muster_rdzv_params *params, const char *name, int64_t max_s, uint64_t *ret_s,
+                         struct muster_error *reterr)
+{
+    struct muster_value value;
+
+    *ret_s = 0;
+    return muster_rdzv_params_get(params, name, &value)
+               ? mu_rdzv_seconds_from_params(params, name, 0, 1, max_s, ret_s, reterr)
+               : 0;
 }
 
 int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place *ret_place,
@@ -56,6 +70,10 @@ int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place
     if (rc == 0)
         rc = read_leases(params, &place, reterr);
     if (rc == 0)
+        rc = read_optional(params, "fence", MU_V3_FENCE_MAX_S, &place.fence_s, reterr);
+    if (rc == 0)
+        rc = read_optional(params, "restart_window", MU_FOLD_WINDOW_MAX_S, &place.restart_window_s, reterr);
+    if (rc == 0)
         rc = mu_rdzv_seconds_from_params(params, "read_timeout", MU_V3_READ_TIMEOUT_S, 1, MU_V3_LEASE_MAX_S,
                                          &place.first_s, reterr);
     if (rc == 0)
@@ -70,4 +88,43 @@ int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place
         place.http.endpoints = "localhost:2379";
     *ret_place = place;
     return 0;
+}
+
+struct mu_boot_config mu_v3_boot_config(const struct mu_v3_place *place)
+{
+    return (struct mu_boot_config){
+        .run_id = place->run_id,
+        .local_addr = place->local_addr,
+        .bind = place->bind,
+        .master = place->master,
+        .use_agent_store = place->use_agent_store,
+        .agents_store = true,
+        .nodes_max = place->settings.nodes_max,
+    };
+}
+
+struct mu_fold_config mu_v3_fold_config(const struct mu_v3_place *place, const char *name, int64_t pid,
+                                        const uint64_t random[static 3])
+{
+    return (struct mu_fold_config){
+        .settings = place->settings,
+        .name = name,
+        .pid = pid,
+        .local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]),
+        .id = random[1] != 0 ? random[1] : 1, /* 0 is nobody */
+        .lease_ms = place->lease_s * 1000,
+        .job_lease_ms = place->job_lease_s * 1000,
+        .first_ms = place->first_s * 1000,
+        .ops_max = MU_ENGINE_ETCD3_OPS_MAX,
+        .wants_names = true,
+        .restart_window_s = place->restart_window_s,
+        .fence_ms = place->fence_s * 1000,
+        .seed = random[2],
+    };
+}
+
+/* One or two of them may fail. */
+uint64_t mu_v3_renew_ms(const struct mu_v3_place *place)
+{
+    return place->fence_s * 1000 / 3;
 }

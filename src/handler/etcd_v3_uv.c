@@ -8,23 +8,19 @@
  * client and the machine try again; nothing is told but that it is away. Freeing the handler ends its lease, and with
  * it all keys of this node. */
 #include "base/clock.h"
-#include "base/log.h"
 #include "handler/etcd_v3_params.h"
 #include "handler/meeting.h"
 #include "handler/shell_uv.h"
 #include "kv/engine_etcd3.h"
 #include "kv/engine_etcd3_uv.h"
-#include "kv/kv_job_uv.h"
+#include "proc/will.h"
 #include "store/server_uv.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>
-
-#define OWN_ID (UINT64_C(1) << 63) /* in ids of the handler's own requests: the machine counts from 1 */
 
 struct v3 {
     struct mu_shell shell;
@@ -34,7 +30,7 @@ struct v3 {
     struct mu_meeting meeting;
     struct mu_engine_client *client;
     struct mu_fold *fold;
-    struct mu_kv *kvs[2]; /* of an agent, and of its user; NULL: none */
+    struct mu_will *will; /* to be kept; NULL: none */
 };
 
 static struct v3 *v3_of(struct mu_shell *shell)
@@ -46,25 +42,15 @@ static struct v3 *v3_of(struct mu_shell *shell)
 
 static void tell_members(struct v3 *v, struct muster_rdzv_event *event, bool only_lost)
 {
-    const struct mu_fold_world *world = mu_fold_world(v->fold);
-    struct mu_node *nodes = calloc(world->count + 1, sizeof *nodes);
-    size_t count = 0;
+    const struct mu_fold_members *members = mu_fold_names(v->fold);
+    size_t known = members != NULL ? members->count : 0, count = 0;
+    struct mu_node *nodes = calloc(known + 1, sizeof *nodes);
 
-    for (size_t i = 0; nodes != NULL && i < world->count; i++)
+    for (size_t i = 0; nodes != NULL && i < known; i++)
         if (!only_lost || mu_fold_is_lost(v->fold, i))
-            nodes[count++] = world->members[i].node;
+            nodes[count++] = members->items[i].node;
     mu_shell_say_nodes(&v->shell, event, nodes, count);
     free(nodes);
-}
-
-/* A member without a record has lost its lease, unless it has ended it, and left a note for the agents. */
-static void tell_lost(struct v3 *v, struct muster_rdzv_event *event)
-{
-    char cause[64];
-
-    (void)snprintf(cause, sizeof cause, "no keep-alive for %" PRIu64 " s", v->place.lease_s);
-    event->cause = cause;
-    tell_members(v, event, true);
 }
 
 static void tell_progress(struct v3 *v, struct muster_rdzv_event *event)
@@ -76,25 +62,15 @@ static void tell_progress(struct v3 *v, struct muster_rdzv_event *event)
     mu_shell_say_nodes(&v->shell, event, crowd->nodes, crowd->count);
 }
 
-static void meet_agents(struct v3 *v)
-{
-    const char *addr = mu_meeting_agents_addr(&v->meeting, v->fold, mu_boot_uv_agents_store(&v->shell.boot) != NULL);
-
-    for (size_t i = 0; i < 2 && addr != NULL; i++)
-        if (v->kvs[i] != NULL)
-            mu_kv_job_meet(v->kvs[i], addr, v->meeting.master.agents_port);
-}
-
 static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
 {
     struct v3 *v = v3_of(shell);
 
     (void)news;
     if (event->type == MUSTER_RDZV_JOINED) {
-        meet_agents(v);
         tell_members(v, event, false);
     } else if (event->type == MUSTER_RDZV_PEERS_LOST) {
-        tell_lost(v, event);
+        tell_members(v, event, true);
     } else if (event->type == MUSTER_RDZV_PROGRESS) {
         tell_progress(v, event);
     } else {
@@ -104,15 +80,9 @@ static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, con
 
 static void on_own(struct mu_shell *shell, const void *told)
 {
-    const struct mu_fold_effect *effect = told;
+    struct mu_teller who = mu_shell_teller(shell);
 
-    if (effect->type == MU_FOLD_DO_COMPLETED) {
-        mu_shell_record(shell,
-                        (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_MARKS_COMPLETE, .round = effect->news.round });
-        mu_shell_record(shell, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_SYNCED });
-    } else if (effect->type == MU_FOLD_DO_LEADER) {
-        mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': this node writes the job's document now", shell->run_id);
-    }
+    mu_rdzv_trace_fold(&who, told);
 }
 
 /* ---- Where the round meets ---- */
@@ -140,11 +110,26 @@ static uint16_t agents_port(const struct v3 *v)
     return agents != NULL ? mu_addr_port(mu_server_address(agents)) : 0;
 }
 
+/* After everything that may have changed our lease, or the server that we use. */
+static void renew_will(struct v3 *v)
+{
+    struct mu_fold_op mark;
+    struct mu_kv_lone lone;
+
+    if (v->will == NULL)
+        return;
+    if (mu_fold_will(v->fold, &mark) && v->client->ops->will(v->client, &mark, &lone))
+        mu_kv_leave(&lone, v->will);
+    else
+        mu_will_withdraw(v->will);
+}
+
 static void make_request(struct mu_shell *shell, const void *effect)
 {
     struct v3 *v = v3_of(shell);
 
     v->client->ops->request(v->client, effect, mu_fold_request_until_ms(v->fold, uv_now(shell->loop)));
+    renew_will(v);
 }
 
 /* Writes job/master; what comes of it answers the boot's `id`. 0 or MUSTER_ENOMEM. */
@@ -154,10 +139,9 @@ static int publish(struct v3 *v, uint64_t id, const struct mu_fold_master *maste
     int rc = mu_fold_master_write(master, &value);
 
     if (rc == 0) {
-        struct mu_fold_write write = mu_meeting_write(v->fold, mu_buf_slice(&value));
+        struct mu_fold_effect effect = mu_meeting_write(&v->meeting, v->fold, id, mu_buf_slice(&value));
 
-        make_request(&v->shell,
-                     &(struct mu_fold_effect){ .type = MU_FOLD_DO_WRITE, .id = id | OWN_ID, .write = &write });
+        make_request(&v->shell, &effect);
     }
     mu_buf_done(&value);
     return rc;
@@ -165,7 +149,6 @@ static int publish(struct v3 *v, uint64_t id, const struct mu_fold_master *maste
 
 static void on_boot_request(struct mu_shell *shell, const struct mu_boot_effect *effect)
 {
-    static const struct muster_error no_memory = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
     struct v3 *v = v3_of(shell);
     struct mu_boot_event answer;
     struct mu_fold_master master;
@@ -174,11 +157,7 @@ static void on_boot_request(struct mu_shell *shell, const struct mu_boot_effect 
 
     shell->also_ms = mu_meeting_deadline_ms(&v->meeting);
     mu_shell_arm(shell);
-    if (reply == MU_MEETING_PUBLISH && publish(v, effect->id, &master) < 0) {
-        answer = (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &no_memory };
-        reply = MU_MEETING_ANSWER;
-    }
-    if (reply == MU_MEETING_ANSWER)
+    if (reply == MU_MEETING_ANSWER || (reply == MU_MEETING_PUBLISH && publish(v, effect->id, &master) < 0))
         mu_boot_uv_answer(&shell->boot, answer);
 }
 
@@ -186,7 +165,7 @@ static void start_boot(struct mu_shell *shell)
 {
     struct v3 *v = v3_of(shell);
     char own_addr[MU_ADDR_TEXT_MAX] = "", rank0[MU_NODE_TEXT_MAX];
-    struct mu_boot_start start = mu_meeting_boot_start(v->fold, shell->me.name, rank0);
+    struct mu_boot_start start = mu_meeting_boot_start(v->fold, rank0);
 
     start.own_addr = own_addr;
     if (!v->client->ops->local_address(v->client, own_addr, sizeof own_addr))
@@ -196,32 +175,22 @@ static void start_boot(struct mu_shell *shell)
 
 /* ---- What comes back from the client ---- */
 
-static void tell_kvs(struct v3 *v, const struct mu_slice *changed)
-{
-    for (size_t i = 0; i < 2; i++)
-        if (v->kvs[i] != NULL)
-            mu_kv_job_changed(v->kvs[i], changed);
-}
-
-/* The machine's event, and what of it is not the machine's: where the round meets, and the agents' keys. */
+/* The machine's event, and what of it is not the machine's: where the round meets. */
 static void on_heard(void *ctx, const struct mu_fold_event *event)
 {
     struct v3 *v = ctx;
-    struct mu_slice key;
+    struct mu_boot_event answer;
 
-    if ((event->id & OWN_ID) != 0) {
-        mu_boot_uv_answer(&v->shell.boot, mu_meeting_published(&v->meeting, event->id & ~OWN_ID, event));
+    if (mu_meeting_published(&v->meeting, event, &answer)) {
+        mu_boot_uv_answer(&v->shell.boot, answer);
         return;
     }
     mu_meeting_see(&v->meeting, event);
-    if (event->type == MU_FOLD_ON_LOADED && event->scope == MU_FOLD_JOB)
-        tell_kvs(v, NULL);
-    for (size_t i = 0; i < event->count; i++)
-        if (mu_engine_etcd3_agents_key(event->kvs[i].key, &key))
-            tell_kvs(v, &key);
     mu_shell_feed(&v->shell, event);
-    if (!v->shell.freeing)
-        answer_get(v);
+    if (v->shell.freeing)
+        return;
+    answer_get(v);
+    renew_will(v);
 }
 
 /* ---- The handler ---- */
@@ -257,6 +226,17 @@ static void v3_when_alone(struct muster_handler *handler, void (*alone)(void *ct
         mu_server_when_alone(mu_boot_uv_agents_store(&v->shell.boot), alone, ctx);
 }
 
+static void v3_will(struct muster_handler *handler, struct mu_will *will)
+{
+    struct v3 *v = (struct v3 *)handler;
+
+    if (will == v->will)
+        return;
+    mu_will_withdraw(v->will);
+    v->will = will;
+    renew_will(v);
+}
+
 static void destroy(struct mu_shell *shell)
 {
     struct v3 *v = v3_of(shell);
@@ -271,11 +251,7 @@ static void v3_free(struct muster_handler *handler, void (*done)(void *ctx), voi
 {
     struct v3 *v = (struct v3 *)handler;
 
-    for (size_t i = 0; i < 2; i++) {
-        if (v->kvs[i] != NULL)
-            mu_kv_job_detach(v->kvs[i]); /* and it is not heard of again */
-        v->kvs[i] = NULL;
-    }
+    v3_will(handler, NULL);
     mu_shell_hold(&v->shell);
     v->client->ops->close(v->client, mu_shell_drop, v);
     mu_shell_close(&v->shell, done, ctx);
@@ -297,48 +273,13 @@ static const struct mu_shell_ops shell_ops = {
     .destroy = destroy,
 };
 
-/* ---- The store of agents ---- */
+/* ---- What agents tell ---- */
 
-static int64_t job_lease(void *ctx)
-{
-    return mu_fold_job_lease(((struct v3 *)ctx)->fold);
-}
-
-static void on_kv_closing(struct mu_kv *kv, void *ctx)
-{
-    struct v3 *v = ctx;
-
-    v->kvs[kv == v->kvs[1]] = NULL;
-}
-
-static int open_kv(struct muster_handler *handler, struct mu_kv **ret_kv, struct muster_error *reterr)
-{
-    struct v3 *v = (struct v3 *)handler;
-    char prefix[MU_ENGINE_ETCD3_PREFIX_MAX + 8], marks[MU_ENGINE_ETCD3_PREFIX_MAX + 8];
-    struct mu_engine_etcd3_names names = { .prefix = "" };
-    struct mu_kv_job_config config = { .run_id = v->place.run_id,
-                                       .prefix = prefix,
-                                       .marks = marks,
-                                       .etcd = mu_engine_etcd3_client(v->client),
-                                       .lease = job_lease,
-                                       .on_closing = on_kv_closing,
-                                       .ctx = v };
-    struct mu_kv **kv = &v->kvs[v->kvs[0] != NULL];
-    int rc;
-
-    assert(*kv == NULL);
-    mu_engine_etcd3_names_init(&names, v->place.run_id);
-    (void)snprintf(prefix, sizeof prefix, "%sjob/kv/", names.prefix);
-    (void)snprintf(marks, sizeof marks, "%sdone/", names.prefix);
-    rc = mu_kv_job_start(v->shell.loop, &config, kv, reterr);
-    if (rc < 0)
-        return rc;
-    meet_agents(v);
-    *ret_kv = *kv;
-    return 0;
-}
-
-static const struct mu_handler_ops agent_ops = { .open_kv = open_kv };
+static const struct mu_handler_ops agent_ops = {
+    .introduce = mu_shell_introduce,
+    .report = mu_shell_report,
+    .will = v3_will,
+};
 
 /* ---- Start ---- */
 
@@ -352,6 +293,7 @@ static int start_client(struct v3 *v, struct muster_error *reterr)
         .run_id = v->place.run_id,
         .lease_s = v->place.lease_s,
         .job_lease_s = v->place.job_lease_s,
+        .renew_ms = mu_v3_renew_ms(&v->place),
     };
 
     config.etcd.http.seed = mu_fresh_seed();
@@ -361,38 +303,21 @@ static int start_client(struct v3 *v, struct muster_error *reterr)
 static int make_machines(struct v3 *v, struct muster_error *reterr)
 {
     const struct mu_v3_place *place = &v->place;
-    const char *name = mu_handler_node_name(place->local_addr, v->hostname);
-    const struct mu_boot_config boot = {
-        .run_id = place->run_id,
-        .local_addr = place->local_addr,
-        .bind = place->bind,
-        .master = place->master,
-        .use_agent_store = place->use_agent_store,
-        .standalone = place->settings.nodes_max == 1,
-    };
-    struct mu_fold_config fold = {
-        .settings = place->settings,
-        .name = name,
-        .pid = getpid(),
-        .lease_ms = place->lease_s * 1000,
-        .job_lease_ms = place->job_lease_s * 1000,
-        .first_ms = place->first_s * 1000,
-    };
+    const struct mu_boot_config boot = mu_v3_boot_config(place);
+    struct mu_fold_config fold;
     uint64_t random[3];
     int rc;
 
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
-    fold.local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]);
-    fold.id = random[1] != 0 ? random[1] : 1;
-    fold.seed = random[2];
+    fold = mu_v3_fold_config(place, mu_handler_node_name(place->local_addr, v->hostname), getpid(), random);
     rc = mu_boot_uv_init(&v->shell.boot, &boot, reterr);
     if (rc == 0)
         rc = mu_fold_new(&fold, &v->fold, reterr);
-    v->shell.handler.loss_ms = fold.lease_ms;
+    mu_handler_loss_by_lease(&v->shell.handler, place->lease_s, 0);
     v->shell.part = v->fold;
     v->shell.run_id = place->run_id;
-    v->shell.me = (struct mu_node){ mu_slice_str(name), fold.pid, fold.local_id };
+    v->shell.me = (struct mu_node){ mu_slice_str(fold.name), fold.pid, fold.local_id };
     v->shell.nodes_min = place->settings.nodes_min;
     v->shell.nodes_max = place->settings.nodes_max;
     return rc;
@@ -420,7 +345,7 @@ int mu_etcd_v3_start(struct uv_loop_s *loop, const struct muster_rdzv_params *pa
         return mu_wrap(reterr, rc, "rendezvous etcd-v3");
     }
     mu_shell_init(&v->shell, loop, &shell_ops, v->place.settings.join_ms, listener, ctx);
-    mu_shell_open(&v->shell, NULL, true);
+    mu_shell_open(&v->shell, NULL);
     *ret_handler = &v->shell.handler.base;
     return 0;
 }

@@ -1,6 +1,8 @@
 /* Extra data of a round of the classic etcd rendezvous. */
 #include "handler/extra_data.h"
 
+#include "handler/etcd_params.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -11,19 +13,31 @@
 static void read_next(struct mu_extra_data *e)
 {
     e->state = MU_EXTRA_READING;
-    e->request = (struct mu_etcd2_request){ .kind = MU_ETCD2_GET, .quorum = true };
+    e->request = (struct mu_etcd2_request){ .kind = MU_ETCD2_GET, .key = mu_slice_str(e->path), .quorum = true };
     e->most_ms = INT64_MAX;
 }
 
-void mu_extra_data_init(struct mu_extra_data *e, const char *key, const char *value)
+int mu_extra_data_init(struct mu_extra_data *e, const char *backend, const struct muster_rdzv_params *params,
+                       int64_t round, const char *key, const char *value, struct muster_error *reterr)
 {
+    char root[MU_CLASSIC_KEY_MAX];
+    struct mu_etcd_place place;
+    int rc;
+
+    if (params == NULL || strcmp(backend, "etcd") != 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "extra data: the handler is not one of the etcd back end");
+    rc = mu_etcd_params_read_root(params, &place, root, reterr);
+    if (rc < 0)
+        return rc;
     *e = (struct mu_extra_data){ .key = key, .value = value };
+    (void)snprintf(e->path, sizeof e->path, "%.2048s/rdzv/v_%" PRId64 "/extra_data", root, round);
     read_next(e);
+    return 0;
 }
 
-void mu_extra_data_path(const char *root, int64_t round, char path[static MU_CLASSIC_KEY_MAX])
+int64_t mu_extra_data_limit_ms(int64_t timeout_ms)
 {
-    (void)snprintf(path, MU_CLASSIC_KEY_MAX, "%.2048s/rdzv/v_%" PRId64 "/extra_data", root, round);
+    return timeout_ms < 0 ? MUSTER_STORE_TIMEOUT_MS : timeout_ms;
 }
 
 int mu_extra_data_time(const struct mu_extra_data *e, int64_t left_ms, uint64_t *ret_ms, struct muster_error *reterr)
@@ -59,12 +73,19 @@ static int read_map(const struct mu_etcd2_answer *answer, unsigned status, json_
                      : mu_fail(reterr, MUSTER_EPROTOCOL, "the key does not hold a JSON map");
 }
 
+static void free_texts(struct mu_extra_data *e)
+{
+    free(e->text);
+    free(e->prev);
+    e->text = e->prev = NULL;
+}
+
 /* Adds to what was read, or creates it. */
 static int write_next(struct mu_extra_data *e, json_t *map, struct mu_slice there, struct muster_error *reterr)
 {
     json_t *next = map == NULL ? json_object() : json_incref(map);
 
-    mu_extra_data_done(e);
+    free_texts(e);
     e->prev = map == NULL ? NULL : mu_slice_copy(there);
     if (next != NULL && (map == NULL || e->prev != NULL) &&
         json_object_set_new(next, e->key, json_string(e->value)) == 0)
@@ -75,6 +96,7 @@ static int write_next(struct mu_extra_data *e, json_t *map, struct mu_slice ther
     e->state = MU_EXTRA_WRITING;
     e->request = (struct mu_etcd2_request){
         .kind = MU_ETCD2_PUT,
+        .key = mu_slice_str(e->path),
         .has_value = true,
         .value = mu_slice_str(e->text),
         .prev_exist = e->prev == NULL ? MU_ETCD2_MUST_NOT : MU_ETCD2_ANY,
@@ -91,7 +113,8 @@ static int find(struct mu_extra_data *e, const json_t *map, uint64_t index, stru
 
     if (value == NULL) {
         e->state = MU_EXTRA_WATCHING;
-        e->request = (struct mu_etcd2_request){ .kind = MU_ETCD2_WATCH, .wait_index = index + 1 };
+        e->request =
+            (struct mu_etcd2_request){ .kind = MU_ETCD2_WATCH, .key = mu_slice_str(e->path), .wait_index = index + 1 };
         e->most_ms = MU_EXTRA_WATCH_MS;
         return 0;
     }
@@ -157,9 +180,8 @@ int mu_extra_data_step(struct mu_extra_data *e, int rc, bool unsure, unsigned st
     return 0;
 }
 
-void mu_extra_data_done(struct mu_extra_data *e)
+int mu_extra_data_end(struct mu_extra_data *e, int rc, struct muster_error *reterr)
 {
-    free(e->text);
-    free(e->prev);
-    e->text = e->prev = NULL;
+    free_texts(e);
+    return rc < 0 ? mu_wrap(reterr, rc, "%s extra data '%.100s'", e->value != NULL ? "store" : "load", e->key) : 0;
 }

@@ -8,8 +8,8 @@
 #ifndef MU_HANDLER_EXTRA_DATA_H
 #define MU_HANDLER_EXTRA_DATA_H
 
+#include "handler/handler.h"
 #include "kv/etcd2.h"
-#include "muster.h"
 #include "rdzv/classic.h"
 
 #define MU_EXTRA_DATA_MAX (1u << 20) /* bytes of the map */
@@ -19,16 +19,20 @@
 struct mu_extra_data {
     const char *key, *value; /* value NULL: it is loaded */
     enum mu_extra_state { MU_EXTRA_READING, MU_EXTRA_WRITING, MU_EXTRA_WATCHING, MU_EXTRA_DONE } state;
-    struct mu_etcd2_request request; /* unless DONE: to be made next, with the path as its key */
+    char path[MU_CLASSIC_KEY_MAX];   /* of the map in etcd */
+    struct mu_etcd2_request request; /* unless DONE: to be made next; points into this struct */
     int64_t pause_ms;                /* before that */
     int64_t most_ms;                 /* how long it may last */
     char *text, *prev;               /* that it points to */
     struct muster_bytes found;       /* DONE, of a load: the caller's */
 };
 
-void mu_extra_data_init(struct mu_extra_data *extra, const char *key, const char *value);
-/* Where it is, below `root` (mu_classic_keys()). */
-void mu_extra_data_path(const char *root, int64_t round, char path[static MU_CLASSIC_KEY_MAX]);
+/* For a round of the handler that was made of `params`. MUSTER_EINVAL: it is none of back end etcd; params may then be
+ * NULL. On failure there is nothing to end. */
+int mu_extra_data_init(struct mu_extra_data *extra, const char *backend, const struct muster_rdzv_params *params,
+                       int64_t round, const char *key, const char *value, struct muster_error *reterr);
+/* How long all of it may take, if the caller says `timeout_ms`. */
+int64_t mu_extra_data_limit_ms(int64_t timeout_ms);
 /* How long the request may take, with `left_ms` for all of it. MUSTER_ETIMEOUT: nothing is left. */
 int mu_extra_data_time(const struct mu_extra_data *extra, int64_t left_ms, uint64_t *ret_ms,
                        struct muster_error *reterr);
@@ -36,6 +40,7 @@ int mu_extra_data_time(const struct mu_extra_data *extra, int64_t left_ms, uint6
 int mu_extra_data_step(struct mu_extra_data *extra, int rc, bool unsure, unsigned status,
                        const struct mu_etcd2_answer *answer, const struct muster_error *error,
                        struct muster_error *reterr);
-void mu_extra_data_done(struct mu_extra_data *extra);
+/* It is over, with `rc`, which is returned: says in *reterr what was tried. */
+int mu_extra_data_end(struct mu_extra_data *extra, int rc, struct muster_error *reterr);
 
 #endif

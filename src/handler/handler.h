@@ -11,12 +11,16 @@
 #include "base/error.h"
 #include "handler/bind.h"
 #include "handler/boot.h"
+#include "rdzv/part.h"
 #include "rdzv/rules.h"
 
 #include <stdatomic.h>
 
 struct uv_loop_s;
 struct mu_kv;
+struct mu_will;
+
+#define MU_HANDLER_CAUSE_MAX 64
 
 /* What agents need of a handler beside its public table. */
 struct mu_handler_ops {
@@ -28,13 +32,21 @@ struct mu_handler_ops {
     /* The handler's own connection to that store, where agents can share it (`owner` in kv.h): it lasts as long as the
      * handler. NULL, or returns NULL: there is none. */
     struct mu_kv *(*shared_kv)(const struct muster_handler *handler);
+    /* A rendezvous with a leader (rdzv/part.h): agents say what has become of their workers, and the leader does the
+     * rest. Copied; REPORTED follows. NULL: there is no leader. */
+    void (*introduce)(struct muster_handler *handler, const struct mu_part_self *self); /* before the first join() */
+    void (*report)(struct muster_handler *handler, const struct mu_part_report *report);
+    /* From here on the handler keeps this will (proc/will.h) such that it ends our membership; NULL: it withdraws the
+     * one that it has. Freed, it has none. NULL: it cannot. */
+    void (*will)(struct muster_handler *handler, struct mu_will *will);
 };
 
 struct mu_handler { /* first member of every handler that a mu_handler_start makes */
     struct muster_handler base;
     const struct mu_handler_ops *ops;
     void (*ask)(struct muster_handler *handler, enum muster_rdzv_request request); /* JOIN, LEAVE, CLOSE or LOOK */
-    uint64_t loss_ms; /* in which a lost member is told of; 0: not known, or nobody tells */
+    uint64_t loss_ms;                      /* in which a lost member is told of; 0: not known, or nobody tells */
+    char loss_cause[MU_HANDLER_CAUSE_MAX]; /* why it is, unless it left a note for the agents */
 };
 
 static inline const struct mu_handler_ops *mu_handler_ops(const struct muster_handler *handler)
@@ -96,8 +108,15 @@ int mu_rdzv_claim(const struct muster_rdzv *rdzv, struct muster_error *reterr);
 void mu_rdzv_release(const struct muster_rdzv *rdzv);
 void mu_rdzv_keep(const struct muster_rdzv *rdzv); /* a thread is stuck in it: it is never released */
 
+/* handler.c: a line of the log about a rendezvous. */
+void mu_handler_log(enum muster_log_level level, const char *run_id, const char *text);
 /* handler.c: puts what was asked of which rendezvous in front of the error that is told with `event`. */
 void mu_handler_wrap(const struct muster_rdzv_event *event, const char *run_id, struct muster_error *error);
+
+/* handler.c: how a member's silence is noticed, and what is said of it: heartbeats in a document, or a lease that ends,
+ * and is seen to end within grace_ms. */
+void mu_handler_loss_by_heartbeats(struct mu_handler *handler, const struct mu_rdzv_settings *settings);
+void mu_handler_loss_by_lease(struct mu_handler *handler, uint64_t lease_s, uint64_t grace_ms);
 
 #define MU_HANDLER_NAME_MAX 256
 /* handler.c: this node's name: `local_addr`, or if that is NULL this machine's name, which is put into `hostname`. */
@@ -194,8 +213,8 @@ bool mu_rdzv_is_blocking(const struct muster_rdzv *rdzv);
 int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, const struct mu_driving *driving,
                                 muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                                 struct muster_error *reterr);
-/* What it was made of, if it is one of `backend`; else NULL. *ret_store is lent. */
-const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv, const char *backend,
+/* What it was made of, and the store it was given, which is lent. NULL: it was not made of parameters. */
+const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv,
                                                          struct muster_store **ret_store);
 /* static_uv.c: the same as mu_rdzv_blocking_start_twin(). */
 bool mu_rdzv_is_static(const struct muster_rdzv *rdzv);

@@ -1,11 +1,15 @@
 /* How a c10d node gets its store. See host.h for the diagram. */
 #include "handler/host.h"
 
+#include "base/text.h"
 #include "base/texts.h"
 #include "handler/dynamic.h"
+#include "kv/kv.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 #define NEVER UINT64_MAX
 
@@ -62,7 +66,8 @@ static int read_rule(const struct muster_rdzv_params *params, struct mu_host_con
 }
 
 int mu_host_from_params(const struct muster_rdzv_params *params, const struct mu_dynamic_config *dynamic,
-                        char host[static MU_HOST_MAX], struct mu_host_config *ret_config, struct muster_error *reterr)
+                        char host[static MU_HOST_MAX], char endpoint[static MU_HOST_ENDPOINT_MAX],
+                        struct mu_host_config *ret_config, struct muster_error *reterr)
 {
     int rc = check_store_type(params, reterr);
 
@@ -70,10 +75,24 @@ int mu_host_from_params(const struct muster_rdzv_params *params, const struct mu
         rc = read_endpoint(params, host, ret_config, reterr);
     if (rc == 0)
         rc = read_rule(params, ret_config, reterr);
+    if (rc < 0)
+        return rc;
+    (void)snprintf(endpoint, MU_HOST_ENDPOINT_MAX, "%s:%u", host, (unsigned)ret_config->port);
     ret_config->patience_ms = mu_dynamic_find_ms(dynamic);
-    ret_config->warn_loopback =
-        rc == 0 && dynamic->settings.nodes_max > 1 && dynamic->bind.hosts == NULL && mu_bind_is_universal(host);
-    return rc;
+    ret_config->others = dynamic->settings.nodes_max > 1;
+    ret_config->warn_loopback = ret_config->others && dynamic->bind.hosts == NULL && mu_bind_is_universal(host);
+    return 0;
+}
+
+struct mu_host_addresses mu_host_addresses(const union mu_addr *addrs, const bool *owned, unsigned count)
+{
+    struct mu_host_addresses all = { .count = count, .all_loopback = true };
+
+    for (unsigned i = 0; i < count; i++) {
+        all.any_own = all.any_own || owned[i];
+        all.all_loopback = all.all_loopback && mu_addr_is_loopback(&addrs[i]);
+    }
+    return all;
 }
 
 /* ---- States and effects ---- */
@@ -83,6 +102,20 @@ static struct mu_host_effect *add(struct mu_host_effects *out, enum mu_host_effe
     assert(out->count < MU_HOST_EFFECTS_MAX);
     out->items[out->count] = (struct mu_host_effect){ .type = type };
     return &out->items[out->count++];
+}
+
+static void __attribute__((format(printf, 4, 5)))
+say(struct mu_host *h, enum muster_log_level level, struct mu_host_effects *out, const char *format, ...)
+{
+    struct mu_host_effect *effect = add(out, MU_HOST_DO_SAY);
+    va_list args;
+
+    assert(h->said_count < MU_HOST_SAYS_MAX);
+    effect->level = level;
+    effect->text = h->said[h->said_count];
+    va_start(args, format);
+    (void)vsnprintf(h->said[h->said_count++], MU_HOST_SAY_MAX, format, args);
+    va_end(args);
 }
 
 static void set_state(struct mu_host *h, enum mu_host_state state)
@@ -159,6 +192,16 @@ static void fail_with(struct mu_host *h, const struct muster_error *error, struc
 
 /* ---- The way to a store ---- */
 
+static bool is_first_try(const struct mu_host *h)
+{
+    return h->place != MU_HOST_OWN && h->not_hosting.code == 0 && !h->told_unreached;
+}
+
+static uint64_t left_s(const struct mu_host *h, uint64_t now_ms)
+{
+    return (left_ms(h, now_ms) + 999) / 1000;
+}
+
 static void connect_to(struct mu_host *h, enum mu_host_place place, uint64_t now_ms, struct mu_host_effects *out)
 {
     struct mu_host_effect *effect;
@@ -170,6 +213,8 @@ static void connect_to(struct mu_host *h, enum mu_host_place place, uint64_t now
     effect->wait_ms = left_ms(h, now_ms);
     if (is_taken(h) && effect->wait_ms > MU_HOST_LISTEN_AGAIN_MS)
         effect->wait_ms = MU_HOST_LISTEN_AGAIN_MS;
+    else if (is_first_try(h) && effect->wait_ms > MU_HOST_FIRST_TRY_MS)
+        effect->wait_ms = MU_HOST_FIRST_TRY_MS;
 }
 
 static void join_store(struct mu_host *h, uint64_t now_ms, struct mu_host_effects *out)
@@ -192,7 +237,8 @@ static void host_or_join(struct mu_host *h, uint64_t now_ms, struct mu_host_effe
 
     if (h->config.warn_loopback && h->addresses.count > 0 && h->addresses.all_loopback && !h->told_loopback) {
         h->told_loopback = true;
-        add(out, MU_HOST_DO_WARN_LOOPBACK);
+        say(h, MUSTER_LOG_WARNING, out, "'%s' is the loopback address, so only nodes on this host can join it",
+            h->config.name);
     }
     if (rule == MU_HOST_ALWAYS || (rule == MU_HOST_IF_OURS && h->addresses.any_own)) {
         set_state(h, MU_HOST_LISTENING);
@@ -234,12 +280,15 @@ static void idle(struct mu_host *h, const struct mu_host_event *event, struct mu
     h->place = MU_HOST_ENDPOINT;
     h->not_hosting = (struct muster_error){ 0 };
     h->lookups = 0;
+    h->hosted_by[0] = '\0';
     h->addresses = event->addresses;
     go_on(h, event->now_ms, out);
 }
 
 static void resolving(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
+    const char *why = event->error == NULL ? "no address" : event->error->text;
+
     if (event->type != MU_HOST_ON_RESOLVED)
         return;
     h->addresses = event->addresses;
@@ -247,8 +296,11 @@ static void resolving(struct mu_host *h, const struct mu_host_event *event, stru
         host_or_join(h, event->now_ms, out);
     } else if (!pause_if_time(h, event->now_ms)) {
         (void)mu_fail(&h->error, MUSTER_ERDZV_CONNECTION, "cannot resolve '%s' (%u tries in %" PRIu64 " s): %s",
-                      h->config.name, h->lookups, h->config.patience_ms / 1000, event->error->text);
+                      h->config.name, h->lookups, h->config.patience_ms / 1000, why);
         fail(h, out);
+    } else if (h->lookups == 1) {
+        say(h, MUSTER_LOG_WARNING, out, "cannot resolve '%s': %s; trying again for %" PRIu64 " s", h->config.name, why,
+            left_s(h, event->now_ms));
     }
 }
 
@@ -264,14 +316,38 @@ static void warn_of_guest(struct mu_host *h, struct mu_host_effects *out)
     if (is_taken(h) || h->told_guest || h->config.port == 0)
         return;
     h->told_guest = true;
-    add(out, MU_HOST_DO_WARN_GUEST)->error = &h->not_hosting;
+    say(h, MUSTER_LOG_WARNING, out, "%s; looking for a store that already runs there", h->not_hosting.text);
+}
+
+/* A text that is longer than that of any node is no node's. */
+static void take_node(struct mu_host *h, struct mu_slice node)
+{
+    size_t len = node.len < sizeof h->hosted_by ? node.len : 0;
+
+    if (len > 0)
+        memcpy(h->hosted_by, node.data, len);
+    h->hosted_by[len] = '\0';
+}
+
+static void begin_hosting(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    char warning[MU_BIND_WARNING_MAX];
+
+    h->not_hosting = (struct muster_error){ 0 };
+    h->own_port = event->port;
+    take_node(h, event->node);
+    if (mu_bind_warning(event->plan, h->config.name, "its store", h->config.others, warning))
+        say(h, MUSTER_LOG_WARNING, out, "%s", warning);
+    say(h, MUSTER_LOG_INFO, out, "hosting its store on port %u of %.1100s", (unsigned)event->port, event->plan->hosts);
+    add(out, MU_HOST_DO_RECORD);
+    add(out, MU_HOST_DO_WATCH);
+    connect_to(h, MU_HOST_OWN, event->now_ms, out);
 }
 
 static void listening(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
     if (event->type == MU_HOST_ON_BOUND) {
-        h->not_hosting = (struct muster_error){ 0 };
-        connect_to(h, MU_HOST_OWN, event->now_ms, out);
+        begin_hosting(h, event, out);
     } else if (event->type == MU_HOST_ON_NOT_BOUND) {
         h->not_hosting = *event->error;
         (void)mu_wrap(&h->not_hosting, event->error->code, "host the store");
@@ -299,11 +375,26 @@ static bool try_again(struct mu_host *h, const struct mu_host_event *event, stru
         return false;
     if (!h->told_taken) {
         h->told_taken = true;
-        h->error = *event->error;
-        add(out, MU_HOST_DO_WARN_TAKEN)->error = &h->error;
+        say(h, MUSTER_LOG_WARNING, out, "the port is taken: %s; trying again", event->error->text);
     }
     h->place = h->place == MU_HOST_LOOPBACK ? MU_HOST_ENDPOINT : MU_HOST_LOOPBACK;
     return true;
+}
+
+/* False: there is no time left. */
+static bool try_for_longer(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (!is_first_try(h) || !pause_if_time(h, event->now_ms))
+        return false;
+    h->told_unreached = true;
+    say(h, MUSTER_LOG_NOTICE, out, "%s; trying again for %" PRIu64 " s", event->error->text, left_s(h, event->now_ms));
+    return true;
+}
+
+/* True: the search goes on, after a pause. */
+static bool goes_on(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    return is_taken(h) ? try_again(h, event, out) : try_for_longer(h, event, out);
 }
 
 static void connecting(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
@@ -315,7 +406,7 @@ static void connecting(struct mu_host *h, const struct mu_host_event *event, str
         add(out, MU_HOST_DO_ASK)->wait_ms = left_ms(h, event->now_ms);
     } else if (event->type == MU_HOST_ON_NOT_CONNECTED) {
         add(out, MU_HOST_DO_DISCONNECT);
-        if (!is_taken(h) || event->error->code == MUSTER_EPROTOCOL || !try_again(h, event, out))
+        if (event->error->code == MUSTER_EPROTOCOL || !goes_on(h, event, out))
             fail_with(h, event->error, out);
     }
 }
@@ -323,6 +414,7 @@ static void connecting(struct mu_host *h, const struct mu_host_event *event, str
 static void asking(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
     if (event->type == MU_HOST_ON_ANSWERED) {
+        take_node(h, event->node);
         use(h, out);
     } else if (event->type == MU_HOST_ON_NOT_ANSWERED) {
         add(out, MU_HOST_DO_DISCONNECT);
@@ -352,7 +444,7 @@ void mu_host_init(struct mu_host *h, const struct mu_host_config *config)
 void mu_host_step(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
     assert(event->type != MU_HOST_ON_START || h->state == MU_HOST_IDLE);
-    out->count = 0;
+    out->count = h->said_count = 0;
     switch (h->state) {
     case MU_HOST_IDLE:
         idle(h, event, out);
@@ -394,6 +486,41 @@ const char *mu_host_workers_name(const struct mu_host *h)
     return h->place == MU_HOST_LOOPBACK ? loopback : h->config.name;
 }
 
+uint16_t mu_host_port(const struct mu_host *h)
+{
+    return mu_host_hosts(h) ? h->own_port : h->config.port;
+}
+
+const char *mu_host_published(const struct mu_host *h)
+{
+    return mu_host_hosts(h) ? h->hosted_by : NULL;
+}
+
+char *mu_host_document_key(const char *run_id)
+{
+    return mu_text_format("/" MU_KV_C10D_DOCUMENT_KEY, run_id);
+}
+
+/* The marker that there is none, or what begins as a pickle does in base64. */
+static bool may_be_document(struct mu_slice text)
+{
+    return mu_slice_equal(text, mu_slice_str(MU_KV_C10D_NO_DOCUMENT)) ||
+           (text.len > 2 && memcmp(text.data, "gA", 2) == 0);
+}
+
+bool mu_host_overwritten(const union mu_addr *writer, struct mu_slice value, char text[static MU_HOST_SAY_MAX],
+                         struct mu_host_effect *ret_say)
+{
+    char addr[MU_ADDR_TEXT_MAX];
+
+    if (writer == NULL || may_be_document(value))
+        return false;
+    (void)snprintf(text, MU_HOST_SAY_MAX, "%s has overwritten the document with something else (%zu bytes)",
+                   mu_addr_format(writer, addr), value.len);
+    *ret_say = (struct mu_host_effect){ .type = MU_HOST_DO_SAY, .level = MUSTER_LOG_WARNING, .text = text };
+    return true;
+}
+
 enum mu_host_linger mu_host_linger(enum mu_host_company rendezvous, enum mu_host_company workers)
 {
     if (rendezvous == MU_HOST_OTHERS)
@@ -401,4 +528,9 @@ enum mu_host_linger mu_host_linger(enum mu_host_company rendezvous, enum mu_host
     if (workers == MU_HOST_OTHERS)
         return MU_HOST_AWAIT_WORKERS;
     return rendezvous == MU_HOST_ALONE || workers == MU_HOST_ALONE ? MU_HOST_GO : MU_HOST_STAY;
+}
+
+enum mu_host_linger mu_host_linger_first(bool rendezvous, bool workers)
+{
+    return mu_host_linger(rendezvous ? MU_HOST_OTHERS : MU_HOST_NO_STORE, workers ? MU_HOST_OTHERS : MU_HOST_NO_STORE);
 }

@@ -14,13 +14,15 @@
  *                 CONNECTING, to our own store or to the one at the endpoint
  *              own |        | other        | no store answers
  *                  |        v              +--> our port is taken, time is left: PAUSING, then LISTENING
- *                  |      ASKING           +--> else: IDLE, with an error; the next start begins anew
+ *                  |      ASKING           +--> the first try of all: PAUSING, then CONNECTING
+ *                  |        |              +--> else: IDLE, with an error; the next start begins anew
  *                  |        | who hosts
  *                  v        v
  *                    FOUND
  *
  * - Names are never compared to find the host. An endpoint is ours if one of its addresses is this machine's.
- * - A name that cannot be resolved is looked up again until the time is up.
+ * - A name that cannot be resolved is looked up again until the time is up. A store that is not reached at first is
+ *   tried once more. Both are said, once.
  * - A port of ours that is taken, but where no store answers, may become free, so it is tried again. Its host may have
  *   bound loopback only, so every other try goes there. What answers and is no store ends the search at once.
  * - A store counts as found when it has said who hosts it. From then on the node can tell a host that was killed from
@@ -29,11 +31,13 @@
 #define MU_HANDLER_HOST_H
 
 #include "handler/handler.h"
+#include "rdzv/doc.h"
 #include "store/net.h"
 
 #define MU_HOST_PORT_DEFAULT 29400
 #define MU_HOST_PAUSE_MS 500         /* before a name is looked up, or a lost store or a taken port is tried again */
 #define MU_HOST_LISTEN_AGAIN_MS 3000 /* a taken port of this machine is dialled, then bound again */
+#define MU_HOST_FIRST_TRY_MS 5000    /* then the user is told why no store was reached; the next try has all the time */
 
 #define MU_HOST_STATES(X)                                                                                              \
     X(IDLE, "idle")                                                                                                    \
@@ -67,12 +71,12 @@ enum mu_host_place {
 
 enum mu_host_event_type {
     MU_HOST_ON_START,         /* in IDLE. addresses: those known without a look-up; none: the name is looked up */
-    MU_HOST_ON_RESOLVED,      /* RESOLVE's answer: addresses; none: error */
-    MU_HOST_ON_BOUND,         /* LISTEN's answer */
+    MU_HOST_ON_RESOLVED,      /* RESOLVE's answer: addresses; none: error, or NULL if the name has no address */
+    MU_HOST_ON_BOUND,         /* LISTEN's answer: port, plan, node */
     MU_HOST_ON_NOT_BOUND,     /* ... or error */
     MU_HOST_ON_CONNECTED,     /* CONNECT's answer */
     MU_HOST_ON_NOT_CONNECTED, /* ... or error */
-    MU_HOST_ON_ANSWERED,      /* ASK's answer */
+    MU_HOST_ON_ANSWERED,      /* ASK's answer: node */
     MU_HOST_ON_NOT_ANSWERED,  /* ... or error */
     MU_HOST_ON_UNUSABLE,      /* in FOUND: the store cannot be used; the owner was told */
     MU_HOST_ON_TIME,
@@ -88,31 +92,38 @@ struct mu_host_event { /* borrows what it points to */
     enum mu_host_event_type type;
     uint64_t now_ms;
     struct mu_host_addresses addresses;
+    uint16_t port;                   /* on which we listen */
+    const struct mu_bind_plan *plan; /* ... and where */
+    struct mu_slice node;            /* that hosts the store, as text; empty: no node says so */
     const struct muster_error *error;
 };
 
 enum mu_host_effect_type {
-    MU_HOST_DO_RESOLVE,       /* look the name up. RESOLVED */
-    MU_HOST_DO_LISTEN,        /* on the endpoint's port. BOUND or NOT_BOUND */
-    MU_HOST_DO_CONNECT,       /* place, wait_ms: CONNECTED or NOT_CONNECTED */
-    MU_HOST_DO_ASK,           /* wait_ms: ask the store who hosts it. ANSWERED or NOT_ANSWERED */
-    MU_HOST_DO_DISCONNECT,    /* give the connection up, or what is left of the try */
-    MU_HOST_DO_UNLISTEN,      /* give up hosting */
-    MU_HOST_DO_USE,           /* the store is found: the connection is the rendezvous' now */
-    MU_HOST_DO_FAIL,          /* error: there is no store */
-    MU_HOST_DO_WARN_LOOPBACK, /* only nodes of this machine can join */
-    MU_HOST_DO_WARN_TAKEN,    /* error: our port is taken, no store answers there, and it is tried again */
-    MU_HOST_DO_WARN_GUEST,    /* error: we cannot listen on our own endpoint, and look for a store there instead */
+    MU_HOST_DO_RESOLVE,    /* look the name up. RESOLVED */
+    MU_HOST_DO_LISTEN,     /* on the endpoint's port. BOUND or NOT_BOUND */
+    MU_HOST_DO_RECORD,     /* trace: this process hosts the store */
+    MU_HOST_DO_WATCH,      /* tell of strange values of the document: mu_host_overwritten() */
+    MU_HOST_DO_CONNECT,    /* place, wait_ms: CONNECTED or NOT_CONNECTED */
+    MU_HOST_DO_ASK,        /* wait_ms: ask the store who hosts it. ANSWERED or NOT_ANSWERED */
+    MU_HOST_DO_DISCONNECT, /* give the connection up, or what is left of the try */
+    MU_HOST_DO_UNLISTEN,   /* give up hosting */
+    MU_HOST_DO_USE,        /* the store is found: the connection is the rendezvous' now */
+    MU_HOST_DO_FAIL,       /* error: there is no store */
+    MU_HOST_DO_SAY,        /* level, text: to the user */
 };
 
 struct mu_host_effect { /* borrows from the machine, until its next step */
     enum mu_host_effect_type type;
     enum mu_host_place place;
     uint64_t wait_ms; /* above 0 */
+    enum muster_log_level level;
+    const char *text;
     const struct muster_error *error;
 };
 
-#define MU_HOST_EFFECTS_MAX 4
+#define MU_HOST_EFFECTS_MAX 5
+#define MU_HOST_SAYS_MAX 2 /* of them */
+#define MU_HOST_SAY_MAX 1200
 
 struct mu_host_effects {
     struct mu_host_effect items[MU_HOST_EFFECTS_MAX];
@@ -124,7 +135,8 @@ struct mu_host_config {
     uint16_t port;    /* 0: any, of the node that hosts */
     enum mu_host_rule rule;
     uint64_t patience_ms; /* for all of it */
-    bool warn_loopback;   /* nodes of other machines are expected, and would have to come to the endpoint's addresses */
+    bool others;          /* nodes of other machines are expected */
+    bool warn_loopback;   /* ... and would have to come to the endpoint's addresses */
 };
 
 struct mu_host { /* by mu_host_init(); there is nothing to be freed */
@@ -134,15 +146,24 @@ struct mu_host { /* by mu_host_init(); there is nothing to be freed */
     struct mu_host_addresses addresses;
     uint64_t deadline_ms, wake_ms; /* of the search; of PAUSING */
     unsigned lookups;
-    struct muster_error not_hosting; /* why not, though we may: LISTEN's error; code 0: we do, or are not to */
-    struct muster_error error;       /* of the effect */
-    bool told_loopback, told_taken, told_guest; /* once in a life */
+    uint16_t own_port;                /* of the store that we host */
+    char hosted_by[MU_NODE_TEXT_MAX]; /* the node that hosts the store; empty: no node says so */
+    struct muster_error not_hosting;  /* why not, though we may: LISTEN's error; code 0: we do, or are not to */
+    struct muster_error error;        /* of the effect */
+    bool told_loopback, told_taken, told_guest, told_unreached; /* once in a life */
+    char said[MU_HOST_SAYS_MAX][MU_HOST_SAY_MAX];
+    unsigned said_count; /* in this step */
 };
 
-/* By the parameters of a c10d rendezvous: all of *ret_config but the name, which is put into `host`. `dynamic`: what
- * every dynamic rendezvous reads. */
+#define MU_HOST_ENDPOINT_MAX (MU_HOST_MAX + 8)
+
+/* By the parameters of a c10d rendezvous: all of *ret_config but the name, which is put into `host`, and with the port
+ * into `endpoint`. `dynamic`: what every dynamic rendezvous reads. */
 int mu_host_from_params(const struct muster_rdzv_params *params, const struct mu_dynamic_config *dynamic,
-                        char host[static MU_HOST_MAX], struct mu_host_config *ret_config, struct muster_error *reterr);
+                        char host[static MU_HOST_MAX], char endpoint[static MU_HOST_ENDPOINT_MAX],
+                        struct mu_host_config *ret_config, struct muster_error *reterr);
+/* `owned`: for each, it is this machine's. */
+struct mu_host_addresses mu_host_addresses(const union mu_addr *addrs, const bool *owned, unsigned count);
 
 void mu_host_init(struct mu_host *h, const struct mu_host_config *config);
 /* The same state and event give the same effects. `out` is overwritten. An answer that is not waited for is dropped. */
@@ -152,6 +173,15 @@ uint64_t mu_host_deadline_ms(const struct mu_host *h); /* when TIME is to be tol
 /* Where this node connects to the store, and where its workers do. */
 const char *mu_host_dial_name(const struct mu_host *h);
 const char *mu_host_workers_name(const struct mu_host *h);
+uint16_t mu_host_port(const struct mu_host *h);
+const char *mu_host_published(const struct mu_host *h); /* this node, as the host that it tells others of; NULL: no */
+
+/* The document's key in the store that we host, which the caller frees; NULL: no memory. */
+char *mu_host_document_key(const char *run_id);
+/* Somebody has put this there; true: no node of a rendezvous writes that, and *ret_say (borrows `text`) is said. Each
+ * node that reads it says what it found, but only the host knows the writer. NULL: there is none. */
+bool mu_host_overwritten(const union mu_addr *writer, struct mu_slice value, char text[static MU_HOST_SAY_MAX],
+                         struct mu_host_effect *ret_say);
 
 /* Who is connected to a store that this node may host. */
 enum mu_host_company {
@@ -169,6 +199,9 @@ enum mu_host_linger {                           /* what a node that stays for th
 
 /* By both stores as they are now: an agent may come back to the one while the other is waited for. */
 enum mu_host_linger mu_host_linger(enum mu_host_company rendezvous, enum mu_host_company workers);
+/* The first time: whether it hosts each store. Until the loop has said otherwise there are others, so this never says
+ * GO: whoever asks is not called back at once. */
+enum mu_host_linger mu_host_linger_first(bool rendezvous, bool workers);
 
 static inline bool mu_host_hosts(const struct mu_host *h) /* the store is in this process */
 {

@@ -34,6 +34,8 @@ static struct mu_inquiry_effect take_host(struct mu_inquiry *q, const struct mu_
     const struct mu_node *stock = NULL;
 
     q->host = MU_INQUIRY_HOST_UNKNOWN;
+    if (event->rc < 0)
+        return NOTHING;
     if (event->text.len == 0)
         stock = stock_host(event->doc, q->config.store_host);
     else if (!mu_node_read(event->text, &effect.node))
@@ -72,7 +74,7 @@ static struct mu_inquiry_effect see_board(struct mu_inquiry *q, const struct mu_
 
     assert(q->board_asked);
     q->board_asked = false;
-    if (q->board.state == MU_NOTICE_BOARD_OFF)
+    if (event->rc < 0 || q->board.state == MU_NOTICE_BOARD_OFF) /* it is written again at the next beat */
         return NOTHING;
     (void)mu_notice_board_note(&q->board, before);
     (void)mu_notice_board_see(&q->board, event->text, &q->post);
@@ -82,12 +84,19 @@ static struct mu_inquiry_effect see_board(struct mu_inquiry *q, const struct mu_
     return first ? write_if_due(q, event->now_ms) : NOTHING;
 }
 
-static void begin_board(struct mu_inquiry *q, uint64_t now_ms)
+static struct mu_inquiry_effect begin_or_end_board(struct mu_inquiry *q, const struct mu_inquiry_event *event)
 {
     const struct mu_inquiry_config *config = &q->config;
 
+    if (event->waits == q->waits)
+        return NOTHING;
+    q->waits = event->waits;
+    if (!q->waits)
+        return mu_notice_board_end(&q->board, &q->last) ? write_to(q, MU_INQUIRY_DO_LEAVE_BOARD, &q->last) : NOTHING;
     if (config->has_board)
-        mu_notice_board_begin(&q->board, config->run_id, config->name, config->nodes_min, config->nodes_max, now_ms);
+        mu_notice_board_begin(&q->board, config->run_id, config->name, config->nodes_min, config->nodes_max,
+                              event->now_ms);
+    return NOTHING;
 }
 
 /* ---- The machine ---- */
@@ -100,28 +109,22 @@ void mu_inquiry_init(struct mu_inquiry *q, const struct mu_inquiry_config *confi
 struct mu_inquiry_effect mu_inquiry_step(struct mu_inquiry *q, const struct mu_inquiry_event *event)
 {
     switch (event->type) {
-    case MU_INQUIRY_ON_WAIT:
-        begin_board(q, event->now_ms);
-        return NOTHING;
-    case MU_INQUIRY_ON_WAITED:
-        return mu_notice_board_end(&q->board, &q->last) ? write_to(q, MU_INQUIRY_DO_LEAVE_BOARD, &q->last) : NOTHING;
-    case MU_INQUIRY_ON_READ:
-        return write_if_due(q, event->now_ms);
+    case MU_INQUIRY_ON_TALKED:
+        return begin_or_end_board(q, event);
+    case MU_INQUIRY_ON_ANSWERED:
+        return event->answer == MU_RDZV_STATE ? write_if_due(q, event->now_ms) : NOTHING;
+    case MU_INQUIRY_ON_TOLD:
+        return event->tell == MU_PART_TELL_BACKEND_UP ? ask_host(q) : NOTHING;
     case MU_INQUIRY_ON_PROGRESS:
         return q->host == MU_INQUIRY_HOST_UNKNOWN ? ask_host(q) : NOTHING;
-    case MU_INQUIRY_ON_UP:
     case MU_INQUIRY_ON_BOOT:
         return ask_host(q);
     case MU_INQUIRY_ON_HOST:
         return take_host(q, event);
-    case MU_INQUIRY_ON_NO_HOST:
-        q->host = MU_INQUIRY_HOST_UNKNOWN;
-        return NOTHING;
     case MU_INQUIRY_ON_BOARD:
         return see_board(q, event);
-    case MU_INQUIRY_ON_NO_BOARD: /* at the next beat again */
-        q->board_asked = false;
-        return NOTHING;
+    case MU_INQUIRY_ON_LEFT_BOARD:
+        break;
     }
     return NOTHING;
 }

@@ -10,34 +10,36 @@
 #ifndef MU_HANDLER_INQUIRY_H
 #define MU_HANDLER_INQUIRY_H
 
-#include "rdzv/doc.h"
 #include "rdzv/notice_board.h"
+#include "rdzv/rdzv.h"
 
 enum mu_inquiry_event_type {
-    MU_INQUIRY_ON_WAIT,     /* the owner waits for a round from now on */
-    MU_INQUIRY_ON_WAITED,   /* ... and no longer */
-    MU_INQUIRY_ON_READ,     /* the document was read */
-    MU_INQUIRY_ON_PROGRESS, /* is about to be told */
-    MU_INQUIRY_ON_UP,       /* the store is back */
-    MU_INQUIRY_ON_BOOT,     /* of a round */
-    MU_INQUIRY_ON_HOST,     /* ASK_HOST's answer, or what is known without asking: text, doc; empty: no node says so */
-    MU_INQUIRY_ON_NO_HOST,  /* ASK_HOST has failed */
-    MU_INQUIRY_ON_BOARD,    /* WRITE_BOARD's answer: text is on the board now */
-    MU_INQUIRY_ON_NO_BOARD, /* WRITE_BOARD has failed */
+    MU_INQUIRY_ON_TALKED,     /* waits: the owner waits for a round; as before, or no longer, or from now on */
+    MU_INQUIRY_ON_ANSWERED,   /* the document machine hears `answer` */
+    MU_INQUIRY_ON_TOLD,       /* ... and has told `tell` */
+    MU_INQUIRY_ON_PROGRESS,   /* is about to be told */
+    MU_INQUIRY_ON_BOOT,       /* of a round */
+    MU_INQUIRY_ON_HOST,       /* ASK_HOST's answer, or what is known without asking: rc, text (empty: no node), doc */
+    MU_INQUIRY_ON_BOARD,      /* WRITE_BOARD's answer: rc; text is on the board now */
+    MU_INQUIRY_ON_LEFT_BOARD, /* LEAVE_BOARD's answer */
 };
 
 struct mu_inquiry_event { /* borrows what it points to */
     enum mu_inquiry_event_type type;
     uint64_t now_ms;
+    bool waits;
+    enum mu_rdzv_event_type answer;
+    enum mu_part_tell tell;
+    int rc; /* below 0: the request has failed */
     struct mu_slice text;
     const struct mu_doc *doc;
 };
 
 enum mu_inquiry_effect_type {
     MU_INQUIRY_DO_NOTHING,
-    MU_INQUIRY_DO_ASK_HOST,    /* HOST or NO_HOST */
-    MU_INQUIRY_DO_WRITE_BOARD, /* value, if `expected` is there: BOARD or NO_BOARD */
-    MU_INQUIRY_DO_LEAVE_BOARD, /* the same; no answer is wanted */
+    MU_INQUIRY_DO_ASK_HOST,    /* HOST follows */
+    MU_INQUIRY_DO_WRITE_BOARD, /* value, if `expected` is there; BOARD follows */
+    MU_INQUIRY_DO_LEAVE_BOARD, /* the same; LEFT_BOARD follows */
     MU_INQUIRY_DO_TELL_PROGRESS,
     MU_INQUIRY_DO_TAKE_HOST, /* the document machine is to know: node, if has_node; else none is known */
 };
@@ -61,6 +63,7 @@ enum mu_inquiry_host { MU_INQUIRY_HOST_UNKNOWN, MU_INQUIRY_HOST_ASKED, MU_INQUIR
 struct mu_inquiry { /* by mu_inquiry_init(); there is nothing to be freed */
     struct mu_inquiry_config config;
     enum mu_inquiry_host host;
+    bool waits; /* the owner, for a round */
     struct mu_notice_board board;
     bool board_asked;                       /* WRITE_BOARD is under way; it may outlive the wait */
     struct mu_notice_board_text post, last; /* WRITE_BOARD's and LEAVE_BOARD's */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OWN_ID (UINT64_C(1) << 63) /* in ids of our own requests: the machine counts from 1 */
+
 static bool is_about_port(struct mu_slice key)
 {
     static const char name[] = MUSTER_KEY_MASTER_PORT;
@@ -47,21 +49,19 @@ const char *mu_meeting_agents_addr(const struct mu_meeting *m, const struct mu_f
     return mu_meeting_hosts(fold, has_store) ? "127.0.0.1" : m->master.addr;
 }
 
-struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, struct mu_slice own_name,
-                                           char rank0[static MU_NODE_TEXT_MAX])
+struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, char rank0[static MU_NODE_TEXT_MAX])
 {
     const struct mu_fold_world *world = mu_fold_world(fold);
-    struct mu_boot_start start = {
+    const struct mu_node first = { mu_slice_str(world->first), world->first_pid, world->first_local_id };
+
+    return (struct mu_boot_start){
         .round = world->round,
         .rank = mu_fold_rank(fold),
         .all_ours = true,
         .rank0_ours = true,
-        .rank0 = mu_slice_str(mu_node_text(&world->members[0].node, rank0)),
+        .rank0 = mu_slice_str(mu_node_text(&first, rank0)),
+        .elsewhere = !world->one_host,
     };
-
-    for (size_t i = 0; i < world->count; i++)
-        start.elsewhere |= !mu_slice_equal(world->members[i].node.name, own_name);
-    return start;
 }
 
 static struct mu_boot_event got(struct mu_meeting *m, uint64_t id, bool port)
@@ -108,6 +108,7 @@ static enum mu_meeting_reply set(struct mu_meeting *m, const struct mu_fold *fol
                                  uint16_t agents_port, struct mu_boot_event *ret_answer,
                                  struct mu_fold_master *ret_master)
 {
+    static const struct muster_error no_memory = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
     const struct mu_fold_world *world = mu_fold_world(fold), *doc = mu_fold_doc(fold);
     int len = (int)effect->value.len;
 
@@ -128,6 +129,7 @@ static enum mu_meeting_reply set(struct mu_meeting *m, const struct mu_fold *fol
     memcpy(m->master.addr, m->own_addr, sizeof m->master.addr);
     m->has_master = true;
     *ret_master = m->master;
+    *ret_answer = (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &no_memory };
     return MU_MEETING_PUBLISH;
 }
 
@@ -144,26 +146,33 @@ enum mu_meeting_reply mu_meeting_ask(struct mu_meeting *m, const struct mu_fold 
     return MU_MEETING_ANSWER;
 }
 
-struct mu_fold_write mu_meeting_write(const struct mu_fold *fold, struct mu_slice value)
+struct mu_fold_effect mu_meeting_write(struct mu_meeting *m, const struct mu_fold *fold, uint64_t id,
+                                       struct mu_slice value)
 {
-    return (struct mu_fold_write){
+    m->op = (struct mu_fold_op){ MU_FOLD_PUT, mu_slice_str("job/master"), value, mu_fold_lease(fold) };
+    m->write = (struct mu_fold_write){
         .compares = { { MU_FOLD_MOD, mu_slice_str("job/doc"), mu_fold_doc_mod(fold) } },
-        .puts = { { mu_slice_str("job/master"), value, mu_fold_lease(fold) } },
         .compares_count = 1,
-        .puts_count = 1,
+        .ops = &m->op,
+        .ops_count = 1,
         .repeatable = true,
     };
+    return (struct mu_fold_effect){ .type = MU_FOLD_DO_WRITE, .id = id | OWN_ID, .write = &m->write };
 }
 
-struct mu_boot_event mu_meeting_published(struct mu_meeting *m, uint64_t id, const struct mu_fold_event *event)
+bool mu_meeting_published(struct mu_meeting *m, const struct mu_fold_event *event, struct mu_boot_event *ret_answer)
 {
     bool wrote = event->type == MU_FOLD_ON_WROTE;
 
+    if ((event->id & OWN_ID) == 0)
+        return false;
     assert(wrote || event->type == MU_FOLD_ON_REQUEST_FAILED);
+    *ret_answer = (struct mu_boot_event){ .type = MU_BOOT_ON_SET, .id = event->id & ~OWN_ID };
     if (wrote && event->held)
-        return (struct mu_boot_event){ .type = MU_BOOT_ON_SET, .id = id };
+        return true;
     if (wrote)
         (void)mu_fail(&m->error, MUSTER_ERDZV_CONNECTION, "the job has gone on to another round");
-    return (
-        struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = id, .error = wrote ? &m->error : event->error };
+    ret_answer->type = MU_BOOT_ON_REQUEST_FAILED;
+    ret_answer->error = wrote ? &m->error : event->error;
+    return true;
 }

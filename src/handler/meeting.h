@@ -14,6 +14,8 @@ struct mu_meeting {               /* zeroed memory knows nothing */
     bool get_port;
     char port_text[8];
     struct muster_error error;
+    struct mu_fold_op op; /* of the write */
+    struct mu_fold_write write;
 };
 
 /* An event of the machine's that may bring job/master. */
@@ -26,13 +28,14 @@ bool mu_meeting_hosts(const struct mu_fold *fold, bool has_store);
 const char *mu_meeting_agents_addr(const struct mu_meeting *meeting, const struct mu_fold *fold, bool has_store);
 
 /* What the boot is told of the round; `rank0` is room for a text of it. */
-struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, struct mu_slice own_name,
-                                           char rank0[static MU_NODE_TEXT_MAX]);
+struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, char rank0[static MU_NODE_TEXT_MAX]);
 
 enum mu_meeting_reply {
-    MU_MEETING_ANSWER,  /* *ret_answer, which borrows */
-    MU_MEETING_WAIT,    /* mu_meeting_answer() will have it, at the latest at mu_meeting_deadline_ms() */
-    MU_MEETING_PUBLISH, /* *ret_master is to be written, and counts as seen; mu_meeting_published() is the answer */
+    MU_MEETING_ANSWER, /* *ret_answer, which borrows */
+    MU_MEETING_WAIT,   /* mu_meeting_answer() will have it, at the latest at mu_meeting_deadline_ms() */
+    /* *ret_master is to be written, and counts as seen. mu_meeting_published() is the answer; without memory for the
+     * write, *ret_answer. */
+    MU_MEETING_PUBLISH,
 };
 
 /* GET, SET or CHECK of address or port. The address waits for the port. agents_port 0: there is no store for agents. */
@@ -44,9 +47,11 @@ bool mu_meeting_answer(struct mu_meeting *meeting, const struct mu_fold *fold, u
                        struct mu_boot_event *ret_answer);
 uint64_t mu_meeting_deadline_ms(const struct mu_meeting *meeting); /* when that is wanted; UINT64_MAX: none waits */
 /* Writes job/master under our lease, if the round still is the job's. `value` (borrowed): *ret_master as it is
- * written. */
-struct mu_fold_write mu_meeting_write(const struct mu_fold *fold, struct mu_slice value);
-/* What became of that write, WROTE or REQUEST_FAILED; `id`: of the SET that it answers. */
-struct mu_boot_event mu_meeting_published(struct mu_meeting *meeting, uint64_t id, const struct mu_fold_event *event);
+ * written; `id`: of the SET that it answers. The effect borrows from `meeting`; its id is none of the machine's. */
+struct mu_fold_effect mu_meeting_write(struct mu_meeting *meeting, const struct mu_fold *fold, uint64_t id,
+                                       struct mu_slice value);
+/* What became of that write, for the boot. False: the event is the machine's. */
+bool mu_meeting_published(struct mu_meeting *meeting, const struct mu_fold_event *event,
+                          struct mu_boot_event *ret_answer);
 
 #endif

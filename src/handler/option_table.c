@@ -46,6 +46,8 @@ static const struct {
     { "use_libuv", 0, C10D }, /* PyTorch 2.2 to 2.5 choose the store's server with it; ours has only one */
     { "lease", ETCD_V3, 0 },
     { "job_lease", ETCD_V3, 0 },
+    { "fence", ETCD_V3, 0 },
+    { "restart_window", ETCD_V3, 0 },
     { "etcd_prefix", ETCD, 0 },
     { "protocol", ETCD_V2 | ETCD | ETCD_V3, 0 },
     { "cacert", ETCD | ETCD_V3, 0 },

@@ -34,14 +34,27 @@ static struct mu_plugin *find_loaded(const char *name)
     return plugin;
 }
 
-const struct mu_plugin *mu_plugin_find(const char *name)
+const struct mu_plugin *mu_plugin_find(const char *name, struct muster_error *reterr)
 {
     const struct mu_plugin *plugin;
 
     (void)pthread_mutex_lock(&loaded.lock);
     plugin = find_loaded(name);
     (void)pthread_mutex_unlock(&loaded.lock);
+    if (plugin == NULL)
+        (void)mu_fail(reterr, MUSTER_EINVAL, "no shared object with the rendezvous back end '%s' is loaded", name);
     return plugin;
+}
+
+int mu_plugin_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
+                     struct muster_error *reterr)
+{
+    const struct mu_plugin *plugin = ctx;
+
+    if (strcmp(plugin->backend->name, muster_rdzv_params_backend(params)) != 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "'%s' has the rendezvous back end '%s', not '%s'", plugin->file,
+                       plugin->backend->name, muster_rdzv_params_backend(params));
+    return mu_rdzv_blocking_new(mu_plugin_start, params, ret_rdzv, reterr);
 }
 
 /* `type`: S_IFDIR or S_IFREG, which is `kind` in words. */

@@ -10,13 +10,8 @@
 #include "handler/plugin_asks.h"
 #include "kv/later_uv.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <uv.h>
-
-enum { SERVICES_MAX = 4096 }; /* timers and watches of one handler */
-
-/* ---- Services. The back end holds them by a bare pointer. ---- */
 
 struct wrapper {
     struct mu_handler base;
@@ -28,17 +23,15 @@ struct wrapper {
     muster_rdzv_listener *listener;
     void *listener_ctx;
     struct mu_list services; /* that the back end holds */
-    unsigned services_count;
-    unsigned closing; /* handles that the loop has not closed yet */
-    struct mu_plugin_asks asks;
-    enum { CREATING, SERVING, FREEING, OVER } state; /* OVER: nothing of the back end is left */
+    unsigned handles;        /* that the loop has not closed yet: `later`, and those of services */
+    struct mu_plugin_machine machine;
     /* For what was told inside of a call. Closed last of all, so that `done` always comes from the loop. */
     struct mu_later later;
     void (*done)(void *ctx);
     void *done_ctx;
 };
 
-struct service {
+struct service { /* the back end holds it by a bare pointer */
     union {
         uv_handle_t any;
         uv_timer_t timer;
@@ -52,10 +45,7 @@ struct service {
     void *arg;
 };
 
-static const char *name_of(const struct wrapper *w)
-{
-    return w->plugin->backend->name;
-}
+static void feed(struct wrapper *w, struct mu_plugin_event event);
 
 static void handle_closed(void *ctx)
 {
@@ -63,8 +53,7 @@ static void handle_closed(void *ctx)
     void (*done)(void *ctx) = w->done;
     void *done_ctx = w->done_ctx;
 
-    w->closing--;
-    if (w->state != OVER || w->closing > 0)
+    if (--w->handles > 0)
         return;
     free(w);
     if (done != NULL)
@@ -82,33 +71,30 @@ static void on_service_closed(uv_handle_t *handle)
 
 static void close_service(struct service *service)
 {
-    struct wrapper *w = service->wrapper;
-
     mu_list_remove(&service->link);
-    w->services_count--;
-    w->closing++;
+    mu_plugin_drop_service(&service->wrapper->machine);
     uv_close(&service->handle.any, on_service_closed);
 }
 
 static struct service *new_service(struct wrapper *w, void *arg)
 {
-    struct service *service = NULL;
+    struct service *service = calloc(1, sizeof *service);
 
-    if (w->services_count < SERVICES_MAX)
-        service = calloc(1, sizeof *service);
-    if (service != NULL) {
-        service->wrapper = w;
-        service->arg = arg;
+    if (service == NULL || !mu_plugin_hold_service(&w->machine)) {
+        free(service);
+        return NULL;
     }
+    service->wrapper = w;
+    service->arg = arg;
     return service;
 }
 
 /* Its handle is the loop's from here on. */
-static void hold_service(struct wrapper *w, struct service *service)
+static void hold_handle(struct wrapper *w, struct service *service)
 {
     service->handle.any.data = service;
     mu_list_push(&w->services, &service->link);
-    w->services_count++;
+    w->handles++;
 }
 
 static int64_t host_now_ms(void *ctx)
@@ -135,42 +121,38 @@ static void *host_timer_start(void *ctx, int64_t delay_ms, void (*fire)(void *ar
         return NULL;
     service->fire = fire;
     (void)uv_timer_init(w->loop, &service->handle.timer);
-    hold_service(w, service);
+    hold_handle(w, service);
     uv_update_time(w->loop);
-    (void)uv_timer_start(&service->handle.timer, on_timer, delay_ms < 0 ? 0 : (uint64_t)delay_ms, 0);
+    (void)uv_timer_start(&service->handle.timer, on_timer, mu_plugin_delay_ms(delay_ms), 0);
     return service;
 }
 
-/* A descriptor with an error is all it is watched for: the back end finds the error when it uses it. */
+_Static_assert((int)UV_READABLE == (int)MUSTER_FD_READABLE && (int)UV_WRITABLE == (int)MUSTER_FD_WRITABLE, "");
+
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
     struct service *service = poll->data;
-    unsigned found = 0;
 
-    if (status < 0 || (events & UV_READABLE) != 0)
-        found |= MUSTER_FD_READABLE;
-    if (status < 0 || (events & UV_WRITABLE) != 0)
-        found |= MUSTER_FD_WRITABLE;
-    service->ready(service->arg, found & service->events);
+    service->ready(service->arg, mu_plugin_ready(status < 0, (unsigned)events, service->events));
 }
 
 static void *host_fd_watch(void *ctx, int fd, unsigned events, void (*ready)(void *arg, unsigned events), void *arg)
 {
     struct wrapper *w = ctx;
-    int wanted =
-        ((events & MUSTER_FD_READABLE) != 0 ? UV_READABLE : 0) | ((events & MUSTER_FD_WRITABLE) != 0 ? UV_WRITABLE : 0);
-    struct service *service = wanted == 0 || fd < 0 ? NULL : new_service(w, arg);
+    unsigned watched = mu_plugin_watched(fd, events);
+    struct service *service = watched != 0 ? new_service(w, arg) : NULL;
 
     if (service == NULL)
         return NULL;
     service->ready = ready;
-    service->events = events;
+    service->events = watched;
     if (uv_poll_init(w->loop, &service->handle.poll, fd) < 0) {
+        mu_plugin_drop_service(&w->machine);
         free(service);
         return NULL;
     }
-    hold_service(w, service);
-    if (uv_poll_start(&service->handle.poll, wanted, on_poll) < 0) {
+    hold_handle(w, service);
+    if (uv_poll_start(&service->handle.poll, (int)service->events, on_poll) < 0) {
         close_service(service);
         return NULL;
     }
@@ -186,15 +168,7 @@ static void host_stop(void *ctx, void *service)
 
 static void host_log(void *ctx, enum muster_log_level level, const char *line)
 {
-    struct wrapper *w = ctx;
-
-    mu_log(level, "rendezvous back end '%s': %s", name_of(w), line);
-}
-
-static int host_fail(void *ctx, struct muster_error *reterr, int code, const char *text)
-{
-    (void)ctx;
-    return mu_fail(reterr, code < 0 ? code : MUSTER_EINTERNAL, "%s", text);
+    mu_plugin_log(&((struct wrapper *)ctx)->machine, level, line);
 }
 
 static const struct muster_host host_template = {
@@ -205,7 +179,7 @@ static const struct muster_host host_template = {
     .fd_watch = host_fd_watch,
     .fd_unwatch = host_stop,
     .log = host_log,
-    .fail = host_fail,
+    .fail = mu_plugin_fail,
     .params_endpoint = muster_rdzv_params_endpoint,
     .params_run_id = muster_rdzv_params_run_id,
     .params_local_addr = muster_rdzv_params_local_addr,
@@ -216,45 +190,73 @@ static const struct muster_host host_template = {
     .params_get_as_int = muster_rdzv_params_get_as_int,
 };
 
-/* ---- The end of a wrapper ---- */
+/* ---- The machine ---- */
 
-static void close_services(struct wrapper *w)
+static void on_turn(void *ctx)
 {
-    struct mu_list *link;
-
-    if (!mu_list_empty(&w->services))
-        mu_log(MUSTER_LOG_WARNING, "rendezvous back end '%s' did not give back %u timers and watches; they are closed",
-               name_of(w), w->services_count);
-    while ((link = mu_list_first(&w->services)) != NULL)
-        close_service(MU_LIST_ITEM(link, struct service, link));
-}
-
-static void end(struct wrapper *w)
-{
-    w->state = OVER;
-    close_services(w);
-    w->closing++;
-    mu_later_close(&w->later, handle_closed, w);
+    feed(ctx, (struct mu_plugin_event){ .type = MU_PLUGIN_ON_TURN });
 }
 
 static void on_inner_freed(void *ctx)
 {
-    struct wrapper *w = ctx;
-
-    if (w->state == OVER)
-        mu_log(MUSTER_LOG_ERROR, "rendezvous back end '%s' said twice that its handler is freed", name_of(w));
-    else
-        end(w);
+    feed(ctx, (struct mu_plugin_event){ .type = MU_PLUGIN_ON_FREED });
 }
 
-static void free_inner(struct wrapper *w)
+static void on_event(void *ctx, const struct muster_rdzv_event *event)
 {
-    assert(w->state == CREATING || w->state == SERVING);
-    w->state = FREEING;
-    w->inner->ops->free(w->inner, on_inner_freed, w);
+    feed(ctx, (struct mu_plugin_event){ .type = MU_PLUGIN_ON_TOLD, .told = event });
 }
 
-/* ---- Calls and events ---- */
+static void call(struct wrapper *w, enum muster_rdzv_request request)
+{
+    const struct muster_handler_ops *ops = w->inner->ops;
+    void (*const calls[])(struct muster_handler *) = { [MUSTER_RDZV_REQUEST_JOIN] = ops->join,
+                                                       [MUSTER_RDZV_REQUEST_LEAVE] = ops->leave,
+                                                       [MUSTER_RDZV_REQUEST_CLOSE] = ops->close,
+                                                       [MUSTER_RDZV_REQUEST_LOOK] = ops->look };
+
+    calls[request](w->inner);
+    feed(w, (struct mu_plugin_event){ .type = MU_PLUGIN_ON_RETURNED });
+}
+
+static void end(struct wrapper *w)
+{
+    struct mu_list *link;
+
+    while ((link = mu_list_first(&w->services)) != NULL)
+        close_service(MU_LIST_ITEM(link, struct service, link));
+    mu_later_close(&w->later, handle_closed, w);
+}
+
+static void feed(struct wrapper *w, struct mu_plugin_event event)
+{
+    struct mu_plugin_effects effects;
+
+    mu_plugin_step(&w->machine, &event, &effects);
+    if (mu_plugin_wants_turn(&w->machine))
+        mu_later_turn(&w->later, on_turn, w);
+    for (unsigned i = 0; i < effects.count; i++) {
+        switch (effects.items[i]) {
+        case MU_PLUGIN_DO_CALL:
+            call(w, effects.request);
+            break;
+        case MU_PLUGIN_DO_TELL:
+            w->listener(w->listener_ctx, &effects.tell);
+            break;
+        case MU_PLUGIN_DO_SAY:
+            mu_log(effects.level, "%s", effects.text);
+            break;
+        case MU_PLUGIN_DO_FREE:
+            w->inner->ops->free(w->inner, on_inner_freed, w);
+            break;
+        case MU_PLUGIN_DO_END:
+            end(w);
+            break;
+        }
+    }
+}
+
+/* ---- The handler ---- */
 
 static struct wrapper *wrapper_of(const struct muster_handler *handler)
 {
@@ -263,16 +265,7 @@ static struct wrapper *wrapper_of(const struct muster_handler *handler)
 
 static void ask(struct muster_handler *handler, enum muster_rdzv_request request)
 {
-    struct wrapper *w = wrapper_of(handler);
-    const struct muster_handler_ops *ops = w->inner->ops;
-    void (*const calls[])(struct muster_handler *) = { [MUSTER_RDZV_REQUEST_JOIN] = ops->join,
-                                                       [MUSTER_RDZV_REQUEST_LEAVE] = ops->leave,
-                                                       [MUSTER_RDZV_REQUEST_CLOSE] = ops->close,
-                                                       [MUSTER_RDZV_REQUEST_LOOK] = ops->look };
-
-    mu_plugin_ask(&w->asks, request);
-    calls[request](w->inner);
-    mu_plugin_asked(&w->asks);
+    feed(wrapper_of(handler), (struct mu_plugin_event){ .type = MU_PLUGIN_ON_ASKED, .request = request });
 }
 
 static bool plugin_use_agent_store(const struct muster_handler *handler)
@@ -288,74 +281,18 @@ static void plugin_free(struct muster_handler *handler, void (*done)(void *ctx),
 
     w->done = done;
     w->done_ctx = ctx;
-    free_inner(w);
+    feed(w, (struct mu_plugin_event){ .type = MU_PLUGIN_ON_FREE });
 }
 
-/* One a turn. */
-static void on_told_early(void *ctx)
-{
-    struct wrapper *w = ctx;
-    struct muster_error error;
-    struct muster_rdzv_event event;
-
-    if (w->state != SERVING || !mu_plugin_answer_early(&w->asks, name_of(w), &error, &event))
-        return;
-    mu_later_turn(&w->later, on_told_early, w);
-    w->listener(w->listener_ctx, &event);
-}
-
-static void on_event(void *ctx, const struct muster_rdzv_event *event)
-{
-    struct muster_rdzv_event whole;
-    struct wrapper *w = ctx;
-
-    if (w->state == FREEING || w->state == OVER)
-        return;
-    switch (mu_plugin_take_event(&w->asks, event, &whole)) {
-    case MU_PLUGIN_WHOLE:
-        w->listener(w->listener_ctx, &whole);
-        break;
-    case MU_PLUGIN_EARLY:
-        mu_later_turn(&w->later, on_told_early, w);
-        break;
-    case MU_PLUGIN_SHORT:
-        mu_log(MUSTER_LOG_ERROR, "rendezvous back end '%s' told an event of %u bytes; dropped", name_of(w),
-               (unsigned)event->size);
-        break;
-    }
-}
-
-/* ---- Creation ---- */
-
-/* Gives the wrapper back to the loop, with what the back end left in it. */
-static void abandon(struct wrapper *w, struct muster_handler *inner)
-{
-    w->inner = inner;
-    if (mu_plugin_can_be_freed(inner))
-        free_inner(w);
-    else
-        end(w);
-}
-
+/* One that is refused is the loop's, with what the back end left in it. */
 static int create(struct wrapper *w, const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
-    struct muster_handler *inner = NULL;
     struct muster_error error = { 0 };
-    int rc;
+    int rc = w->plugin->backend->create(&w->host, params, on_event, w, &w->inner, &error);
 
-    mu_plugin_ask(&w->asks, MUSTER_RDZV_REQUEST_UNKNOWN);
-    rc = w->plugin->backend->create(&w->host, params, on_event, w, &inner, &error);
-    mu_plugin_asked(&w->asks);
-    rc = mu_plugin_check_created(&w->asks, rc, name_of(w), &inner, &error);
-    if (rc < 0) {
-        rc = mu_fail(reterr, rc, "rendezvous back end '%s' of '%s': %s", name_of(w), w->plugin->file,
-                     error.text[0] == '\0' ? muster_error_text(rc) : error.text);
-        abandon(w, inner);
-        return rc;
-    }
-    w->inner = inner;
-    w->state = SERVING;
-    return 0;
+    rc = mu_plugin_check_created(&w->machine, rc, &error, w->plugin->file, &w->inner, reterr);
+    feed(w, (struct mu_plugin_event){ .type = MU_PLUGIN_ON_CREATED, .rc = rc, .handler = w->inner });
+    return rc;
 }
 
 static const struct mu_handler_ops agent_ops = { .open_kv = NULL };
@@ -377,36 +314,26 @@ static struct wrapper *wrapper_new(uv_loop_t *loop, const struct mu_plugin *plug
     w->listener = listener;
     w->listener_ctx = ctx;
     mu_list_init(&w->services);
+    mu_plugin_init(&w->machine, plugin->backend->name);
     mu_later_open(&w->later, loop, NULL);
+    w->handles = 1;
     return w;
 }
 
 int mu_plugin_start(uv_loop_t *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
                     struct muster_handler **ret_handler, struct muster_error *reterr)
 {
-    const char *name = muster_rdzv_params_backend(params);
-    const struct mu_plugin *plugin = mu_plugin_find(name);
+    const struct mu_plugin *plugin = mu_plugin_find(muster_rdzv_params_backend(params), reterr);
     struct wrapper *w;
     int rc;
 
     if (plugin == NULL)
-        return mu_fail(reterr, MUSTER_EINVAL, "no shared object with the rendezvous back end '%s' is loaded", name);
+        return MUSTER_EINVAL;
     w = wrapper_new(loop, plugin, listener, ctx);
     if (w == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "rendezvous back end '%s': no memory", name);
+        return mu_fail(reterr, MUSTER_ENOMEM, "rendezvous back end '%s': no memory", plugin->backend->name);
     rc = create(w, params, reterr);
     if (rc == 0)
         *ret_handler = &w->base.base;
     return rc;
-}
-
-int mu_plugin_create(void *ctx, const struct muster_rdzv_params *params, struct muster_rdzv **ret_rdzv,
-                     struct muster_error *reterr)
-{
-    const struct mu_plugin *plugin = ctx;
-
-    if (strcmp(plugin->backend->name, muster_rdzv_params_backend(params)) != 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "'%s' has the rendezvous back end '%s', not '%s'", plugin->file,
-                       plugin->backend->name, muster_rdzv_params_backend(params));
-    return mu_rdzv_blocking_new(mu_plugin_start, params, ret_rdzv, reterr);
 }

@@ -19,7 +19,7 @@ static const struct {
 #undef X
 };
 
-enum mu_rdzv_trace_kind mu_rdzv_trace_of_action(enum mu_rdzv_action action)
+static enum mu_rdzv_trace_kind kind_of_action(enum mu_rdzv_action action)
 {
     static const enum mu_rdzv_trace_kind kinds[] = {
         [MU_RDZV_KEEP_ALIVE] = MU_RDZV_TRACE_KEEPS_ALIVE,
@@ -81,6 +81,7 @@ static void add_nodes(struct mu_words *w, const struct mu_node *nodes, size_t co
 /* To a rendezvous, a store that cannot be reached is one error, however that shows. */
 static const char *kind_of(const struct muster_error *error)
 {
+    assert(error != NULL); /* texts that name its kind are of errors */
     return mu_event_error_kind(mu_blocking_store_error(error->code));
 }
 
@@ -188,6 +189,79 @@ void mu_rdzv_trace_tell(const struct mu_teller *who, struct mu_rdzv_trace story)
                                                   .node_state = steps[story.kind].state,
                                                   .error = story.error != NULL ? story.error->text : NULL },
                     "%s", text);
+}
+
+void mu_rdzv_trace_hosts(struct mu_teller who)
+{
+    who.node.local_id = -1; /* PyTorch's has no place in the group yet when it hosts */
+    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_HOSTS });
+}
+
+void mu_rdzv_trace_not_found(const struct mu_teller *who, const struct muster_error *error)
+{
+    mu_rdzv_trace_tell(who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BACKEND_FAILED, .error = error });
+}
+
+void mu_rdzv_trace_planned(const struct mu_teller *who, struct mu_rdzv_deeds deeds, int64_t nodes_min)
+{
+    for (size_t i = 0; i < deeds.count; i++) {
+        const struct mu_rdzv_deed *deed = &deeds.items[i];
+
+        mu_rdzv_trace_tell(who, (struct mu_rdzv_trace){ .kind = kind_of_action(deed->action), .round = deed->round });
+        if (deed->ends_round) /* these two are no events of PyTorch's, only lines */
+            mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': no participants left; the next round begins", who->run_id);
+        if (deed->ends_last_call)
+            mu_log(MUSTER_LOG_DEBUG,
+                   "rendezvous '%s': fewer participants left than the minimum of %" PRId64 "; the last call is off",
+                   who->run_id, nodes_min);
+    }
+}
+
+void mu_rdzv_trace_synced(const struct mu_teller *who, const struct mu_rdzv_effect *effect,
+                          struct mu_rdzv_nodes removed)
+{
+    const struct mu_rdzv_trace dead = { .kind = MU_RDZV_TRACE_DEAD_REMOVED,
+                                        .nodes = removed.items,
+                                        .nodes_count = removed.count };
+    char node[MU_NODE_TEXT_MAX];
+
+    for (size_t i = 0; i < removed.count; i++)
+        mu_log(MUSTER_LOG_INFO, "rendezvous '%s': removed %s, which had no heartbeat", who->run_id,
+               mu_node_text(&removed.items[i], node));
+    if (removed.count > 0)
+        mu_rdzv_trace_tell(who, dead);
+    mu_rdzv_trace_tell(who,
+                       (struct mu_rdzv_trace){ .kind = effect->written ? MU_RDZV_TRACE_SYNCED : MU_RDZV_TRACE_STALE });
+    if (effect->beat)
+        mu_rdzv_trace_tell(who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BEAT });
+}
+
+void mu_rdzv_trace_fold(const struct mu_teller *who, const struct mu_fold_effect *effect)
+{
+    const struct mu_rdzv_deed completes = { .action = MU_RDZV_MARK_COMPLETE, .round = effect->news.round };
+
+    if (effect->type == MU_FOLD_DO_COMPLETED) { /* is told when it is written */
+        mu_rdzv_trace_planned(who, (struct mu_rdzv_deeds){ &completes, 1 }, 0);
+        mu_rdzv_trace_synced(who, &(struct mu_rdzv_effect){ .written = true }, (struct mu_rdzv_nodes){ NULL, 0 });
+    } else if (effect->type == MU_FOLD_DO_LEADER) {
+        mu_log(MUSTER_LOG_DEBUG, "rendezvous '%s': this node writes the job's document now", who->run_id);
+    }
+}
+
+void mu_rdzv_trace_ghost(const struct mu_teller *who, const struct mu_node *ghost, uint64_t death_age_ms)
+{
+    char text[MU_NODE_TEXT_MAX];
+
+    mu_log(MUSTER_LOG_INFO,
+           "rendezvous '%s': %s, an earlier process of this host, is gone but still listed; it is dropped after "
+           "%" PRIu64 " s without a heartbeat",
+           who->run_id, mu_node_text(ghost, text), death_age_ms / 1000);
+}
+
+void mu_rdzv_trace_news(const struct mu_teller *who, const struct mu_part_news *news)
+{
+    if (news->tell == MU_PART_TELL_FOREIGN)
+        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", who->run_id, news->error->text);
 }
 
 int mu_rdzv_trace_create_failed(const char *run_id, const char *local_addr, const struct muster_error *error,

@@ -7,7 +7,8 @@
 #include "base/log.h"
 #include "handler/handler.h"
 #include "handler/talk.h"
-#include "rdzv/rules.h"
+#include "rdzv/fold.h"
+#include "rdzv/rdzv.h"
 
 #define MU_RDZV_TRACE_NODES_MAX 16 /* named in a text; of the others it says how many there are */
 #define MU_RDZV_TRACE_TEXT_MAX 2048
@@ -76,7 +77,6 @@ struct mu_teller mu_teller_new(const char *run_id, const char *local_addr, int64
                                char hostname[static MU_HANDLER_NAME_MAX]);
 struct mu_teller mu_teller_of(const char *run_id, const struct muster_node *node);
 
-enum mu_rdzv_trace_kind mu_rdzv_trace_of_action(enum mu_rdzv_action action); /* one that writes */
 /* The step that an effect of a conversation is; false: none. What a CLOSE was for is known to the one that asked for
  * it, so its failure is none. */
 bool mu_rdzv_trace_of_talk(const struct mu_talk_effect *effect, bool has_back_end, bool is_member,
@@ -98,6 +98,20 @@ struct mu_rdzv_trace_phases {
 void mu_rdzv_trace_phase(struct mu_rdzv_trace_phases *phases, const char *run_id, const char *phase, uint64_t now_ms);
 
 void mu_rdzv_trace_tell(const struct mu_teller *who, struct mu_rdzv_trace story);
+/* This process hosts the store of a c10d rendezvous. */
+void mu_rdzv_trace_hosts(struct mu_teller who);
+/* There is no back end. */
+void mu_rdzv_trace_not_found(const struct mu_teller *who, const struct muster_error *error);
+/* Of the document machine: what a write is to do, and what became of it. */
+void mu_rdzv_trace_planned(const struct mu_teller *who, struct mu_rdzv_deeds deeds, int64_t nodes_min);
+void mu_rdzv_trace_synced(const struct mu_teller *who, const struct mu_rdzv_effect *effect,
+                          struct mu_rdzv_nodes removed);
+/* What only the fold machine tells: COMPLETED, LEADER. */
+void mu_rdzv_trace_fold(const struct mu_teller *who, const struct mu_fold_effect *effect);
+/* An earlier process of this host is gone, and still listed. */
+void mu_rdzv_trace_ghost(const struct mu_teller *who, const struct mu_node *ghost, uint64_t death_age_ms);
+/* What a machine tells that goes to the log alone; of all else there is no line. */
+void mu_rdzv_trace_news(const struct mu_teller *who, const struct mu_part_news *news);
 /* No handler could be made. Fills in *reterr, unless it is NULL, and returns the error's code. */
 int mu_rdzv_trace_create_failed(const char *run_id, const char *local_addr, const struct muster_error *error,
                                 struct muster_error *reterr);

@@ -2,14 +2,13 @@
 #include "handler/shell_uv.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 static void converse(struct mu_shell *s, struct mu_talk_event event);
-static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *own);
+static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *own,
+                 const struct mu_part_report *report);
 
 /* ---- Telling ---- */
 
@@ -37,17 +36,9 @@ void mu_shell_say_nodes(struct mu_shell *s, struct muster_rdzv_event *event, con
     free(copy);
 }
 
-void mu_shell_record(const struct mu_shell *s, struct mu_rdzv_trace story)
+struct mu_teller mu_shell_teller(const struct mu_shell *s)
 {
-    mu_rdzv_trace_tell(&(struct mu_teller){ s->run_id, s->me }, story);
-}
-
-static void say_with_nodes(struct mu_shell *s, struct muster_rdzv_event *event, const struct mu_part_news *news)
-{
-    if (s->ops->tell != NULL)
-        s->ops->tell(s, event, news);
-    else
-        mu_shell_say(s, event);
+    return (struct mu_teller){ s->run_id, s->me };
 }
 
 static void tell_joined(struct mu_shell *s, struct muster_rdzv_event *event)
@@ -61,7 +52,8 @@ static void tell_joined(struct mu_shell *s, struct muster_rdzv_event *event)
     info.world_size = (int64_t)world.count;
     /* cppcheck-suppress autoVariables ; it is told before this returns */
     event->info = &info;
-    say_with_nodes(s, event, NULL);
+    event->seat = world.seat;
+    s->ops->tell(s, event, NULL);
 }
 
 static void tell_progress(struct mu_shell *s, struct muster_rdzv_event *event, const struct mu_part_news *news)
@@ -74,25 +66,14 @@ static void tell_progress(struct mu_shell *s, struct muster_rdzv_event *event, c
     event->round = seen.round;
     /* cppcheck-suppress autoVariables ; it is told before this returns */
     event->progress = &progress;
-    say_with_nodes(s, event, news);
-}
-
-static void tell_waiting(struct mu_shell *s, struct muster_rdzv_event *event, const struct mu_part_news *news)
-{
-    const struct muster_node first = { s->waiting_who, -1, -1 };
-
-    if (s->waiting_who[0] != '\0') {
-        /* cppcheck-suppress autoVariables ; it is told before this returns */
-        event->nodes = &first;
-        event->nodes_count = 1;
-    }
-    say_with_nodes(s, event, news);
+    s->ops->tell(s, event, news);
 }
 
 /* If it is a step of the story. */
 static void record_effect(const struct mu_shell *s, const struct mu_talk_effect *effect,
                           const struct muster_error *error)
 {
+    struct mu_teller who = mu_shell_teller(s);
     struct mu_part_world world = { .rank = -1 };
     bool member = s->part != NULL && s->ops->part->world(s->part, &world);
     struct mu_rdzv_trace story = {
@@ -100,54 +81,40 @@ static void record_effect(const struct mu_shell *s, const struct mu_talk_effect 
     };
 
     if (mu_rdzv_trace_of_talk(effect, mu_talk_has_back_end(&s->talk), member, &story.kind))
-        mu_shell_record(s, story);
+        mu_rdzv_trace_tell(&who, story);
 }
 
-/* What machines tell, and what owners are told, are the same list. */
-_Static_assert((int)MU_PART_TELL_JOINED == (int)MUSTER_RDZV_JOINED &&
-                   (int)MU_PART_TELL_LOST == (int)MUSTER_RDZV_PEERS_LOST &&
-                   (int)MU_PART_TELL_LOOKED == (int)MUSTER_RDZV_LOOKED &&
-                   (int)MU_PART_TELL_PROGRESS == (int)MUSTER_RDZV_PROGRESS,
-               "");
+static const struct mu_part_verdict *verdict(const struct mu_shell *s)
+{
+    return s->part != NULL && s->ops->part->led != NULL ? s->ops->part->led->verdict(s->part) : NULL;
+}
 
 static void tell_owner(struct mu_shell *s, const struct mu_talk_effect *effect, const struct mu_part_news *news)
 {
-    struct muster_error error = effect->error != NULL ? *effect->error : (struct muster_error){ 0 };
-    struct muster_rdzv_event event = { .type = (enum muster_rdzv_event_type)effect->tell,
-                                       .round = effect->round,
-                                       .count = effect->count,
-                                       .error = effect->error != NULL ? &error : NULL };
+    struct mu_talk_facts facts = { .news = news, .loss_cause = s->handler.loss_cause, .verdict = verdict(s) };
+    struct muster_rdzv_event event = mu_talk_event(&s->talk, effect, &facts);
 
-    if (effect->tell == MU_PART_TELL_FAILED || effect->tell == MU_PART_TELL_LOOKED)
-        event.request = mu_talk_request(effect->asked);
-    if (effect->tell == MU_PART_TELL_FAILED)
-        error.code = mu_talk_told_code(&s->talk, error.code);
     if (event.error != NULL)
-        mu_handler_wrap(&event, s->run_id, &error);
+        mu_handler_wrap(&event, s->run_id, &facts.error);
     record_effect(s, effect, event.error);
     switch (effect->tell) {
     case MU_PART_TELL_JOINED:
         tell_joined(s, &event);
         return;
-    case MU_PART_TELL_WAITING:
-        tell_waiting(s, &event, news);
-        return;
-    case MU_PART_TELL_LOST:
-        say_with_nodes(s, &event, news);
-        return;
     case MU_PART_TELL_PROGRESS:
         tell_progress(s, &event, news);
         return;
-    case MU_PART_TELL_BACKEND_DOWN:
-        mu_talk_down(news, &event);
-        break;
-    case MU_PART_TELL_LOOKED:
-        event.closed = news != NULL && news->closed;
-        break;
+    case MU_PART_TELL_WAITING:
+    case MU_PART_TELL_LOST:
+        s->ops->tell(s, &event, news);
+        return;
     case MU_PART_TELL_FAILED:
+    case MU_PART_TELL_CLOSED:
+    case MU_PART_TELL_BACKEND_DOWN:
+    case MU_PART_TELL_LOOKED:
     case MU_PART_TELL_LEFT:
     case MU_PART_TELL_REMOVED:
-    case MU_PART_TELL_CLOSED:
+    case MU_PART_TELL_REPORTED:
     case MU_PART_TELL_BACKEND_UP:
     case MU_PART_TELL_FOREIGN:
     case MU_PART_TELLS_COUNT:
@@ -163,7 +130,7 @@ static void perform(struct mu_shell *s, const struct mu_talk_effect *effect, con
     switch (effect->type) {
     case MU_TALK_DO_ASK:
         record_effect(s, effect, NULL);
-        feed(s, effect->asked, NULL);
+        feed(s, effect->asked, NULL, effect->report);
         break;
     case MU_TALK_DO_START_BOOT:
         s->ops->start_boot(s);
@@ -188,14 +155,13 @@ static void on_turn(void *ctx)
 static void converse(struct mu_shell *s, struct mu_talk_event event)
 {
     struct mu_talk_effects effects;
-    bool waited = mu_talk_is_joining(&s->talk);
 
     if (s->freeing)
         return;
     event.now_ms = uv_now(s->loop);
     mu_talk_step(&s->talk, &event, &effects);
-    if (s->ops->waits != NULL && waited != mu_talk_is_joining(&s->talk))
-        s->ops->waits(s, !waited);
+    if (s->ops->waits != NULL)
+        s->ops->waits(s, mu_talk_is_joining(&s->talk));
     for (unsigned i = 0; i < effects.count && !s->freeing; i++)
         perform(s, &effects.items[i], event.news);
     if (!s->freeing && mu_talk_is_due(&s->talk))
@@ -205,13 +171,11 @@ static void converse(struct mu_shell *s, struct mu_talk_event event)
 static void on_part_tells(void *ctx, const struct mu_part_news *news)
 {
     struct mu_shell *s = ctx;
+    struct mu_teller who = mu_shell_teller(s);
 
     if (s->freeing)
         return;
-    if (news->tell == MU_PART_TELL_FOREIGN)
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': %s", s->run_id, news->error->text);
-    if (news->tell == MU_PART_TELL_WAITING)
-        (void)snprintf(s->waiting_who, sizeof s->waiting_who, "%s", news->who != NULL ? news->who : "");
+    mu_rdzv_trace_news(&who, news);
     if (s->ops->heard != NULL)
         s->ops->heard(s, news);
     converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_TOLD, .news = news });
@@ -219,9 +183,7 @@ static void on_part_tells(void *ctx, const struct mu_part_news *news)
 
 void mu_shell_tell_progress(struct mu_shell *s)
 {
-    const struct mu_part_news news = { .tell = MU_PART_TELL_PROGRESS, .round = -1 };
-
-    on_part_tells(s, &news);
+    on_part_tells(s, &mu_talk_progress_news);
 }
 
 static void on_booted(void *ctx, const struct muster_store_info *bootstrap)
@@ -252,7 +214,9 @@ void mu_shell_found(struct mu_shell *s)
 
 void mu_shell_not_found(struct mu_shell *s, const struct muster_error *error)
 {
-    mu_shell_record(s, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_BACKEND_FAILED, .error = error });
+    struct mu_teller who = mu_shell_teller(s);
+
+    mu_rdzv_trace_not_found(&who, error);
     converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_NOT_FOUND, .error = error });
 }
 
@@ -264,6 +228,19 @@ static void ask(struct muster_handler *handler, enum muster_rdzv_request request
                                                      [MUSTER_RDZV_REQUEST_LOOK] = MU_PART_ON_LOOK };
 
     converse((struct mu_shell *)handler, (struct mu_talk_event){ .type = MU_TALK_ON_ASKED, .asked = asked[request] });
+}
+
+void mu_shell_introduce(struct muster_handler *handler, const struct mu_part_self *self)
+{
+    struct mu_shell *s = (struct mu_shell *)handler;
+
+    s->ops->part->led->introduce(s->part, self);
+}
+
+void mu_shell_report(struct muster_handler *handler, const struct mu_part_report *report)
+{
+    converse((struct mu_shell *)handler,
+             (struct mu_talk_event){ .type = MU_TALK_ON_ASKED, .asked = MU_PART_ON_REPORT, .report = report });
 }
 
 /* ---- The part's steps ---- */
@@ -297,7 +274,7 @@ static void answer_late(struct mu_shell *s)
     s->answering_late = false;
 }
 
-static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *own)
+static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *own, const struct mu_part_report *report)
 {
     const struct mu_part_sink sink = {
         .request = on_part_request, .tell = on_part_tells, .own = on_part_own, .ctx = s
@@ -306,7 +283,10 @@ static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *o
 
     if (s->freeing)
         return;
-    s->ops->part->step(s->part, type, own, now, &sink);
+    if (report != NULL)
+        s->ops->part->led->report(s->part, report, now, &sink);
+    else
+        s->ops->part->step(s->part, type, own, now, &sink);
     mu_rdzv_trace_phase(&s->phases, s->run_id, s->ops->part->phase(s->part), now.now_ms);
     if (s->answering_late)
         return; /* the outer one goes on */
@@ -317,7 +297,7 @@ static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *o
 void mu_shell_feed(struct mu_shell *s, const void *event)
 {
     assert(event != NULL);
-    feed(s, MU_PART_ON_TIME, event);
+    feed(s, MU_PART_ON_TIME, event, NULL);
 }
 
 void mu_shell_answer_late(struct mu_shell *s, uint64_t id)
@@ -335,7 +315,7 @@ static void on_timer(uv_timer_t *timer)
     if (s->ops->on_time != NULL)
         s->ops->on_time(s);
     if (s->part != NULL)
-        feed(s, MU_PART_ON_TIME, NULL);
+        feed(s, MU_PART_ON_TIME, NULL, NULL);
 }
 
 /* Always derived anew, so never forgotten. */
@@ -394,7 +374,7 @@ void mu_shell_init(struct mu_shell *s, uv_loop_t *loop, const struct mu_shell_op
     mu_talk_init(&s->talk, join_ms, ops->find != NULL);
 }
 
-void mu_shell_open(struct mu_shell *s, struct mu_kv *kv, bool agents_store)
+void mu_shell_open(struct mu_shell *s, struct mu_kv *kv)
 {
     static const struct mu_boot_uv_ops boot_ops = { on_booted, on_boot_failed, on_boot_request };
 
@@ -402,8 +382,7 @@ void mu_shell_open(struct mu_shell *s, struct mu_kv *kv, bool agents_store)
     (void)uv_timer_init(s->loop, &s->timer); /* these only fill in memory */
     s->timer.data = s;
     mu_later_open(&s->later, s->loop, NULL);
-    mu_boot_uv_open(&s->boot, s->loop,
-                    &(struct mu_boot_uv_config){ .kv = kv, .agents_store = agents_store, .ops = &boot_ops, .ctx = s });
+    mu_boot_uv_open(&s->boot, s->loop, &(struct mu_boot_uv_config){ .kv = kv, .ops = &boot_ops, .ctx = s });
     if (mu_talk_is_due(&s->talk))
         mu_later_turn(&s->later, on_turn, s);
 }

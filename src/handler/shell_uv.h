@@ -37,10 +37,10 @@ struct mu_shell_ops { /* a constant */
     void (*start_boot)(struct mu_shell *shell);              /* ends with mu_boot_uv_start() */
     void (*boot_request)(struct mu_shell *shell, const struct mu_boot_effect *effect); /* NULL if the boot has a kv */
     /* JOINED, WAITING, PEERS_LOST or PROGRESS: adds the nodes and what else it knows, and ends with mu_shell_say().
-     * `news`: what the part told; NULL: that was before. NULL: nothing is added. */
+     * `news`: what the part told; NULL: that was before. */
     void (*tell)(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news);
     void (*heard)(struct mu_shell *shell, const struct mu_part_news *news); /* before talk hears of it. May be NULL */
-    void (*waits)(struct mu_shell *shell, bool waits); /* the owner waits for a round, or no longer. May be NULL */
+    void (*waits)(struct mu_shell *shell, bool waits); /* after each step of talk: does the owner wait? May be NULL */
     void (*on_time)(struct mu_shell *shell);           /* before the part hears that time has passed. May be NULL */
     void (*find)(struct mu_shell *shell);    /* the back end: mu_shell_found() or _not_found(). NULL: it is there */
     void (*last)(struct mu_shell *shell);    /* all else is closed; ends with mu_shell_drop(). NULL: nothing is left */
@@ -67,8 +67,7 @@ struct mu_shell {
     bool answering_late;
     uint64_t also_ms; /* when `on_time` is wanted beside the part's deadline; UINT64_MAX: it is not */
     struct mu_rdzv_trace_phases phases;
-    struct muster_store_info bootstrap;    /* of the round that was joined */
-    char waiting_who[MU_HANDLER_NAME_MAX]; /* the first that waits, told last; "": not known */
+    struct muster_store_info bootstrap; /* of the round that was joined */
     /* The end. */
     size_t handles; /* that the loop still has */
     bool freeing, at_last;
@@ -81,7 +80,7 @@ struct mu_shell {
 void mu_shell_init(struct mu_shell *shell, uv_loop_t *loop, const struct mu_shell_ops *ops, uint64_t join_ms,
                    muster_rdzv_listener *listener, void *ctx);
 /* From here on it is the loop's, and has to be closed. `kv`: where the boot's keys are; NULL: see boot_request. */
-void mu_shell_open(struct mu_shell *shell, struct mu_kv *kv, bool agents_store);
+void mu_shell_open(struct mu_shell *shell, struct mu_kv *kv);
 
 /* The back end is there, and shell->part too; or it is not. */
 void mu_shell_found(struct mu_shell *shell);
@@ -99,8 +98,12 @@ void mu_shell_say(struct mu_shell *shell, struct muster_rdzv_event *event);
 /* ... with these nodes, whose names end with a NUL; without them if there is no memory. */
 void mu_shell_say_nodes(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_node *nodes,
                         size_t count);
-void mu_shell_tell_progress(struct mu_shell *shell); /* as if the part had told it */
-void mu_shell_record(const struct mu_shell *shell, struct mu_rdzv_trace story);
+void mu_shell_tell_progress(struct mu_shell *shell);            /* as if the part had told it */
+struct mu_teller mu_shell_teller(const struct mu_shell *shell); /* for rdzv_trace.h */
+
+/* For the mu_handler_ops of a handler whose part has a leader, and is there from the start. */
+void mu_shell_introduce(struct muster_handler *handler, const struct mu_part_self *self);
+void mu_shell_report(struct muster_handler *handler, const struct mu_part_report *report);
 
 /* A request to the back end, first member of the handler's own; lives until it is answered, wanted or not. */
 struct mu_order {

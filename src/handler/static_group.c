@@ -2,6 +2,7 @@
 #include "handler/static_group.h"
 
 #include "rdzv/timeout_text.h"
+#include "store/table.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -407,7 +408,18 @@ static void on_answered(struct mu_static *m, const struct mu_static_event *event
         fail_with(m, event->error, out);
 }
 
-/* ---- Rank 0: a connection has ended ---- */
+/* ---- Rank 0: what connections do ---- */
+
+/* What is no number was not written by a node. */
+static void on_counted(struct mu_static *m, const struct mu_static_event *event)
+{
+    int64_t count;
+
+    if (!mu_table_number(event->bytes, &count))
+        return;
+    mu_roster_counted(&m->roster, event->connection, count);
+    note_change(m, event->now_ms);
+}
 
 static void end(struct mu_static *m, struct mu_static_effects *out)
 {
@@ -595,8 +607,7 @@ void mu_static_step(struct mu_static *m, const struct mu_static_event *event, st
             (void)mu_roster_announced(&m->roster, event->connection, event->bytes);
         break;
     case MU_STATIC_ON_COUNTED:
-        mu_roster_counted(&m->roster, event->connection, event->number);
-        note_change(m, event->now_ms);
+        on_counted(m, event);
         break;
     case MU_STATIC_ON_GONE:
         on_gone(m, event, out);

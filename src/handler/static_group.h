@@ -65,7 +65,7 @@ enum mu_static_state {
     X(SERVED)    /* rank 0's store has started, or `error` */                                                          \
     X(WRITTEN)   /* a progress is in rank 0's store, or `error` */                                                     \
     X(ANNOUNCED) /* rank 0: `connection` has announced `bytes` */                                                      \
-    X(COUNTED)   /* rank 0: `number` nodes were counted, the last by `connection` */                                   \
+    X(COUNTED)   /* rank 0: `bytes` nodes were counted, the last by `connection` */                                    \
     X(GONE)      /* rank 0: `connection` has ended */                                                                  \
     X(CONNECTED) /* the client is connected, or `error` */                                                             \
     X(LOST)      /* the client's connection is lost: `error` */                                                        \
@@ -93,8 +93,8 @@ struct mu_static_event {
     X(CONNECT)      /* within timeout_ms; then CONNECTED */                                                            \
     X(CALL)         /* rank 0's store: `kind` of call, `key`, within timeout_ms; then ANSWERED */                      \
     X(PROGRESS)     /* rank 0: write `progress` as number `number`; then WRITTEN */                                    \
-    X(WRITE)        /* rank 0: `text` for the value `expected` of `key` */                                             \
-    X(GOODBYE)      /* the same as CALL, which it ends; then SAID */                                                   \
+    X(WRITE)        /* rank 0: `text` for the value `expected` of `key`; nobody asks whether there was memory */       \
+    X(GOODBYE)      /* the same as CALL, of which one is under way, and ends; then SAID */                             \
     X(CLOSE_CLIENT) /* while the server stays */                                                                       \
     X(CLOSE)        /* close client and server; then CLOSED */                                                         \
     X(END)          /* the same, and the loop's handles; then CLOSED */                                                \

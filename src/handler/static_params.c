@@ -5,21 +5,15 @@
 #include "handler/blocking_rdzv.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
+#include <stdio.h>
 
 #define TIMEOUT_S INT64_C(600)
 #define TIMEOUT_S_MAX INT64_C(1000000000)
 
-void mu_static_place_done(struct mu_static_place *place)
-{
-    free(place->run_id);
-    free(place->bind_hosts);
-    free(place->bind_allow);
-}
-
 struct mu_bind mu_static_bind(const struct mu_static_place *place)
 {
-    return (struct mu_bind){ .hosts = place->bind_hosts, .allow = place->bind_allow };
+    return (struct mu_bind){ .hosts = place->bind_hosts[0] == '\0' ? NULL : place->bind_hosts,
+                             .allow = place->bind_allow[0] == '\0' ? NULL : place->bind_allow };
 }
 
 int mu_static_place_init(struct mu_static_place *place, const char *host, int64_t port, int64_t rank,
@@ -29,6 +23,8 @@ int mu_static_place_init(struct mu_static_place *place, const char *host, int64_
         return mu_fail(reterr, MUSTER_EINVAL, "the host name is empty");
     if (strlen(host) >= sizeof place->host)
         return mu_fail(reterr, MUSTER_EINVAL, "a host name of %zu bytes is too long", strlen(host));
+    if (strlen(run_id) >= sizeof place->run_id)
+        return mu_fail(reterr, MUSTER_ELIMIT, "a run id of %zu bytes is too long", strlen(run_id));
     if (port < 1 || port > UINT16_MAX)
         return mu_fail(reterr, MUSTER_EINVAL, "port %" PRId64 " of host '%s' is not in 1..65535", port, host);
     if (world_size < 1 || world_size > UINT32_MAX)
@@ -42,16 +38,7 @@ int mu_static_place_init(struct mu_static_place *place, const char *host, int64_
         .port = (uint16_t)port, .rank = rank, .world_size = world_size, .timeout_ms = timeout_ms
     };
     memcpy(place->host, host, strlen(host) + 1);
-    place->run_id = strdup(run_id);
-    return place->run_id == NULL ? mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous") : 0;
-}
-
-static int take_bind(struct mu_static_place *place, struct mu_bind bind, struct muster_error *reterr)
-{
-    place->bind_hosts = bind.hosts == NULL ? NULL : strdup(bind.hosts);
-    place->bind_allow = bind.allow == NULL ? NULL : strdup(bind.allow);
-    if ((bind.hosts != NULL && place->bind_hosts == NULL) || (bind.allow != NULL && place->bind_allow == NULL))
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
+    memcpy(place->run_id, run_id, strlen(run_id) + 1);
     return 0;
 }
 
@@ -122,7 +109,9 @@ int mu_static_place_from_params(const struct muster_rdzv_params *params, struct 
     if (rc < 0)
         return rc;
     ret_place->old_dialect = dialect.habits == MU_HABITS_1_13;
-    return take_bind(ret_place, bind, reterr);
+    (void)snprintf(ret_place->bind_hosts, sizeof ret_place->bind_hosts, "%s", bind.hosts == NULL ? "" : bind.hosts);
+    (void)snprintf(ret_place->bind_allow, sizeof ret_place->bind_allow, "%s", bind.allow == NULL ? "" : bind.allow);
+    return 0;
 }
 
 /* What a store's error is to a rendezvous; which one is put in front, and where, unless the error says it. */
@@ -160,13 +149,64 @@ struct muster_rdzv_info mu_static_info(const struct mu_static_place *place, stru
     return info;
 }
 
-int mu_static_place_copy(const struct mu_static_place *from, struct mu_static_place *ret_place,
-                         struct muster_error *reterr)
+/* ---- Blocking ---- */
+
+struct muster_store_tcp_config mu_static_store_config(const struct mu_static_place *place,
+                                                      const struct muster_store_server_config *server)
 {
-    *ret_place = *from;
-    ret_place->bind_hosts = ret_place->bind_allow = NULL;
-    ret_place->run_id = strdup(from->run_id);
-    if (ret_place->run_id == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
-    return take_bind(ret_place, mu_static_bind(from), reterr);
+    return (struct muster_store_tcp_config){
+        .size = sizeof(struct muster_store_tcp_config),
+        .host = place->host,
+        .port = place->port,
+        .is_host = place->rank == 0,
+        .shared = true,
+        .wait_for_workers = true,
+        .world_size = (uint32_t)place->world_size,
+        .connect_timeout_ms = place->timeout_ms,
+        .timeout_ms = place->timeout_ms,
+        .server = server,
+    };
+}
+
+const char *mu_static_name(const struct muster_rdzv *rdzv)
+{
+    (void)rdzv;
+    return "static";
+}
+
+bool mu_static_shares_store(const struct muster_rdzv *rdzv)
+{
+    (void)rdzv;
+    return true;
+}
+
+int mu_static_is_closed(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+{
+    (void)rdzv;
+    (void)reterr;
+    *ret_closed = false;
+    return 0;
+}
+
+int mu_static_set_closed(struct muster_rdzv *rdzv, struct muster_error *reterr)
+{
+    (void)rdzv;
+    (void)reterr;
+    return 0;
+}
+
+int mu_static_nodes_waiting(struct muster_rdzv *rdzv, int64_t *ret_count, struct muster_error *reterr)
+{
+    (void)rdzv;
+    (void)reterr;
+    *ret_count = 0;
+    return 0;
+}
+
+int mu_static_shut_down(struct muster_rdzv *rdzv, bool *ret_closed, struct muster_error *reterr)
+{
+    (void)rdzv;
+    (void)reterr;
+    *ret_closed = true;
+    return 0;
 }

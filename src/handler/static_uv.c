@@ -7,7 +7,6 @@
 #include "kv/later_uv.h"
 #include "store/client_uv.h"
 #include "store/server_uv.h"
-#include "store/table.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -98,7 +97,7 @@ static void close_server(struct handler *h)
 static void close_parts(struct handler *h)
 {
     h->parts_closing++; /* so that CLOSED comes once, and also if there is nothing to close */
-    if (h->ask.busy && !h->ask.cancelled) {
+    if (h->ask.state == MU_BIND_UV_ASKED) {
         h->parts_closing++;
         mu_bind_uv_cancel(&h->ask);
     }
@@ -119,7 +118,6 @@ static void free_memory(struct handler *h)
     void (*freed)(void *) = h->freed;
     void *ctx = h->freed_ctx;
 
-    mu_static_place_done(&h->place);
     free(h->name);
     free(h);
     freed(ctx);
@@ -130,11 +128,9 @@ static void free_memory(struct handler *h)
 static void on_count(void *ctx, struct mu_slice value)
 {
     struct handler *h = ctx;
-    int64_t number = 0;
 
-    (void)mu_table_number(value, &number);
     feed(h, (struct mu_static_event){
-                .type = MU_STATIC_ON_COUNTED, .connection = mu_server_writer(h->server), .number = number });
+                .type = MU_STATIC_ON_COUNTED, .connection = mu_server_writer(h->server), .bytes = value });
 }
 
 static void on_announced(void *ctx, struct mu_slice value)
@@ -182,11 +178,7 @@ static int start_server(struct handler *h, const struct mu_bind_plan *plan, stru
 {
     const struct mu_bind bind = mu_static_bind(&h->place);
     struct mu_bind_networks networks;
-    const struct muster_store_server_config config = { .size = sizeof config,
-                                                       .host = plan->hosts,
-                                                       .port = h->place.port,
-                                                       .allow = mu_bind_networks(&bind, &networks),
-                                                       .allow_own = true };
+    const struct muster_store_server_config config = mu_bind_server_config(&bind, plan, h->place.port, &networks);
     int rc;
 
     mu_static_warn_of_bind(&h->place, plan);
@@ -294,8 +286,8 @@ static void say_goodbye(struct handler *h, const struct mu_static_effect *effect
     h->goodbye = mu_static_call(&h->group, effect, &h->goodbye_texts);
     h->goodbye.done = on_goodbye;
     h->goodbye.ctx = h;
-    if (h->calling)
-        mu_client_expire(h->client, &h->call);
+    assert(h->calling);
+    mu_client_expire(h->client, &h->call);
     mu_client_call(h->client, &h->goodbye, effect->timeout_ms);
 }
 
@@ -425,7 +417,7 @@ static const struct muster_handler_ops handler_ops = {
 
 static const struct mu_handler_ops agent_ops = { .open_kv = NULL };
 
-int mu_static_start_at(uv_loop_t *loop, struct mu_static_place *place, const char *local_addr,
+int mu_static_start_at(uv_loop_t *loop, const struct mu_static_place *place, const char *local_addr,
                        muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                        struct muster_error *reterr)
 {
@@ -436,7 +428,6 @@ int mu_static_start_at(uv_loop_t *loop, struct mu_static_place *place, const cha
         h->name = strdup(mu_handler_node_name(local_addr, hostname));
     if (h == NULL || h->name == NULL) {
         free(h);
-        mu_static_place_done(place);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a static rendezvous");
     }
     h->base = (struct mu_handler){ .base = { &handler_ops }, .ops = &agent_ops, .ask = ask };
@@ -455,12 +446,10 @@ int mu_static_start_at(uv_loop_t *loop, struct mu_static_place *place, const cha
 int mu_static_start(uv_loop_t *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener, void *ctx,
                     struct muster_handler **ret_handler, struct muster_error *reterr)
 {
-    struct mu_static_place place = { .run_id = NULL };
+    struct mu_static_place place;
     int rc = mu_static_place_from_params(params, &place, reterr);
 
-    if (rc < 0) {
-        mu_static_place_done(&place);
+    if (rc < 0)
         return mu_wrap(reterr, rc, "make a static rendezvous");
-    }
     return mu_static_start_at(loop, &place, muster_rdzv_params_local_addr(params), listener, ctx, ret_handler, reterr);
 }

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 /* ---- What is asked and not yet begun ---- */
 
@@ -23,6 +24,38 @@ static void enqueue(struct mu_talk *t, enum mu_part_event_type asked)
         return;
     assert(t->queue_count < MU_TALK_QUEUE_MAX);
     t->queue[t->queue_count++] = asked;
+}
+
+/* Each is one of its own. */
+static void enqueue_report(struct mu_talk *t, const struct mu_part_report *report)
+{
+    struct mu_talk_report *copy = &t->reports[t->reports_count];
+
+    assert(t->reports_count < MU_TALK_REPORTS_MAX && t->queue_count < MU_TALK_QUEUE_MAX);
+    t->queue[t->queue_count++] = MU_PART_ON_REPORT;
+    t->reports_count++;
+    copy->report = *report;
+    (void)snprintf(copy->text, sizeof copy->text, "%s", report->text != NULL ? report->text : "");
+}
+
+static const struct mu_part_report *dequeue_report(struct mu_talk *t)
+{
+    struct mu_talk_report *first = &t->reports[MU_TALK_REPORTS_MAX];
+
+    *first = t->reports[0];
+    t->reports_count--;
+    memmove(t->reports, t->reports + 1, t->reports_count * sizeof t->reports[0]);
+    first->report.text = first->text;
+    return &first->report;
+}
+
+static enum mu_part_event_type dequeue(struct mu_talk *t)
+{
+    enum mu_part_event_type first = t->queue[0];
+
+    t->queue_count--;
+    memmove(t->queue, t->queue + 1, t->queue_count * sizeof t->queue[0]);
+    return first;
 }
 
 static void unqueue(struct mu_talk *t, enum mu_part_event_type asked)
@@ -205,8 +238,12 @@ static void on_booted(struct mu_talk *t, struct mu_talk_effects *out)
     t->joins_answered++;
     become(t, MU_TALK_JOINED);
     (void)tell(t, MU_PART_TELL_JOINED, out);
-    if (waiting > 0)
-        tell(t, MU_PART_TELL_WAITING, out)->count = waiting;
+    if (waiting > 0) {
+        struct mu_talk_effect *effect = tell(t, MU_PART_TELL_WAITING, out);
+
+        effect->count = waiting;
+        effect->who = t->waiting_who[0] != '\0' ? t->waiting_who : NULL;
+    }
     if (closed)
         tell(t, MU_PART_TELL_CLOSED, out)->asked = MU_PART_ON_TIME;
 }
@@ -263,6 +300,7 @@ static void pass_on(const struct mu_talk *t, const struct mu_part_news *news, st
     effect->count = news->count;
     effect->asked = news->asked;
     effect->error = news->error;
+    effect->who = news->who;
 }
 
 /* WAITING, LOST or REMOVED. */
@@ -274,6 +312,7 @@ static void on_round_news(struct mu_talk *t, const struct mu_part_news *news, ui
         pass_on(t, news, out);
     } else if (t->state == MU_TALK_BOOTING && news->tell == MU_PART_TELL_WAITING) {
         t->waiting = news->count;
+        (void)snprintf(t->waiting_who, sizeof t->waiting_who, "%s", news->who != NULL ? news->who : "");
     } else if (t->state == MU_TALK_BOOTING) {
         join_next_instead(t, now_ms, out);
     }
@@ -320,6 +359,10 @@ static void on_told(struct mu_talk *t, const struct mu_part_news *news, uint64_t
     case MU_PART_TELL_PROGRESS:
         pass_on(t, news, out);
         break;
+    case MU_PART_TELL_REPORTED: /* of an earlier round, nobody waits for it */
+        if (t->state == MU_TALK_JOINED && news->round == t->round)
+            pass_on(t, news, out);
+        break;
     case MU_PART_TELL_FOREIGN: /* is logged, and told to nobody */
     case MU_PART_TELLS_COUNT:
         break;
@@ -359,8 +402,10 @@ static void on_asked(struct mu_talk *t, const struct mu_talk_event *event, struc
         on_join(t, event->now_ms);
     else if (event->asked == MU_PART_ON_LEAVE)
         on_leave(t, out);
-    else
+    else if (event->asked != MU_PART_ON_REPORT)
         enqueue(t, event->asked);
+    else if (t->state == MU_TALK_JOINED)
+        enqueue_report(t, event->report);
     if (t->state == MU_TALK_ABSENT && event->asked != MU_PART_ON_LEAVE)
         become(t, MU_TALK_UNSOUGHT);
 }
@@ -381,7 +426,7 @@ static void take_turn_without_back_end(struct mu_talk *t, struct mu_talk_effects
 /* One request a turn: what comes of it at once may change the rest. */
 static void on_turn(struct mu_talk *t, struct mu_talk_effects *out)
 {
-    enum mu_part_event_type first;
+    struct mu_talk_effect *effect;
 
     if (!mu_talk_has_back_end(t)) {
         take_turn_without_back_end(t, out);
@@ -389,9 +434,10 @@ static void on_turn(struct mu_talk *t, struct mu_talk_effects *out)
     }
     if (t->queue_count == 0)
         return;
-    first = t->queue[0];
-    unqueue(t, first);
-    emit(out, MU_TALK_DO_ASK)->asked = first;
+    effect = emit(out, MU_TALK_DO_ASK);
+    effect->asked = dequeue(t);
+    if (effect->asked == MU_PART_ON_REPORT)
+        effect->report = dequeue_report(t);
 }
 
 /* ---- The back end ---- */
@@ -468,24 +514,13 @@ MU_DEFINE_TEXTS(mu_talk_state_text, enum mu_talk_state, MU_TALK_STATES)
 
 enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked)
 {
-    switch (asked) {
-    case MU_PART_ON_JOIN:
-        return MUSTER_RDZV_REQUEST_JOIN;
-    case MU_PART_ON_LEAVE:
-        return MUSTER_RDZV_REQUEST_LEAVE;
-    case MU_PART_ON_CLOSE:
-        return MUSTER_RDZV_REQUEST_CLOSE;
-    case MU_PART_ON_LOOK:
-        return MUSTER_RDZV_REQUEST_LOOK;
-    case MU_PART_ON_TIME:
-        break;
-    }
-    return MUSTER_RDZV_REQUEST_MEMBERSHIP;
-}
+    static const enum muster_rdzv_request requests[] = {
+        [MU_PART_ON_JOIN] = MUSTER_RDZV_REQUEST_JOIN,       [MU_PART_ON_LEAVE] = MUSTER_RDZV_REQUEST_LEAVE,
+        [MU_PART_ON_CLOSE] = MUSTER_RDZV_REQUEST_CLOSE,     [MU_PART_ON_LOOK] = MUSTER_RDZV_REQUEST_LOOK,
+        [MU_PART_ON_TIME] = MUSTER_RDZV_REQUEST_MEMBERSHIP, [MU_PART_ON_REPORT] = MUSTER_RDZV_REQUEST_UNKNOWN
+    };
 
-int mu_talk_told_code(const struct mu_talk *t, int code)
-{
-    return mu_talk_has_back_end(t) && !muster_error_is_rdzv(code) ? MUSTER_ERDZV_CONNECTION : code;
+    return requests[asked];
 }
 
 static int64_t left_ms(uint64_t until_ms, uint64_t now_ms)
@@ -505,10 +540,53 @@ struct muster_rdzv_progress mu_talk_progress(const struct mu_part_progress *seen
                                           .join_left_ms = left_ms(seen->deadline_ms, now_ms) };
 }
 
-void mu_talk_down(const struct mu_part_news *news, struct muster_rdzv_event *event)
+static void add_outage(struct muster_rdzv_event *event, const struct mu_part_news *news)
 {
     event->count = news->host_lost ? 1 : 0;
     event->away_ms = (int64_t)news->away_ms;
     if (news->give_up_in_ms != UINT64_MAX) /* 0: without a limit, or not known */
         event->give_up_in_ms = news->give_up_in_ms > 0 ? (int64_t)news->give_up_in_ms : 1;
+}
+
+/* What machines tell, and what owners are told, are the same list. */
+_Static_assert((int)MU_PART_TELL_JOINED == (int)MUSTER_RDZV_JOINED &&
+                   (int)MU_PART_TELL_LOST == (int)MUSTER_RDZV_PEERS_LOST &&
+                   (int)MU_PART_TELL_LOOKED == (int)MUSTER_RDZV_LOOKED &&
+                   (int)MU_PART_TELL_REPORTED == (int)MUSTER_RDZV_REPORTED,
+               "");
+
+const struct mu_part_news mu_talk_progress_news = { .tell = MU_PART_TELL_PROGRESS, .round = -1 };
+
+struct muster_rdzv_event mu_talk_event(const struct mu_talk *t, const struct mu_talk_effect *effect,
+                                       struct mu_talk_facts *facts)
+{
+    const struct mu_part_news *news = facts->news;
+    struct muster_error *error = &facts->error;
+    struct muster_rdzv_event event = { .type = (enum muster_rdzv_event_type)effect->tell,
+                                       .round = effect->round,
+                                       .count = effect->count };
+
+    if (effect->error != NULL) {
+        *error = *effect->error;
+        event.error = error;
+        if (effect->tell == MU_PART_TELL_FAILED && mu_talk_has_back_end(t) && !muster_error_is_rdzv(error->code))
+            error->code = MUSTER_ERDZV_CONNECTION; /* why there is no back end keeps its own code */
+    }
+    if (effect->tell == MU_PART_TELL_FAILED || effect->tell == MU_PART_TELL_LOOKED)
+        event.request = mu_talk_request(effect->asked);
+    if (effect->tell == MU_PART_TELL_BACKEND_DOWN)
+        add_outage(&event, news);
+    if (effect->tell == MU_PART_TELL_LOST)
+        event.cause = news->cause != NULL ? news->cause : facts->loss_cause;
+    if (effect->tell == MU_PART_TELL_REMOVED)
+        event.cause = news->cause;
+    if (effect->tell == MU_PART_TELL_FAILED || effect->tell == MU_PART_TELL_CLOSED)
+        event.verdict = facts->verdict;
+    if (effect->tell == MU_PART_TELL_WAITING && effect->who != NULL) {
+        facts->first = (struct muster_node){ effect->who, -1, -1 };
+        event.nodes = &facts->first;
+        event.nodes_count = 1;
+    }
+    event.closed = effect->tell == MU_PART_TELL_LOOKED && news != NULL && news->closed;
+    return event;
 }

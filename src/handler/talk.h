@@ -31,6 +31,8 @@
  *  - The machine is never asked to JOIN while it is joining or leaving.
  *  - Nothing is told, and the machine is not asked, from inside of the owner's call: see TURN. The boot is stopped at
  *    once.
+ *  - A REPORT is of the round that the owner was told of last, and is handed on before what the owner asks next. In no
+ *    round there is nothing to report. It changes no state.
  *
  * This machine has no timer. Each wait has its deadline elsewhere: JOINING and LEAVING in the machine, BOOTING in the
  * boot, SEEKING in what looks for the back end.
@@ -67,7 +69,8 @@ enum mu_talk_state {
 };
 
 enum mu_talk_event_type {
-    MU_TALK_ON_ASKED,  /* by the owner: asked (JOIN, LEAVE, CLOSE, LOOK). No JOIN before the last one is answered */
+    MU_TALK_ON_ASKED,  /* by the owner: asked (JOIN, LEAVE, CLOSE, LOOK; REPORT: report). No JOIN before the last one is
+                          answered */
     MU_TALK_ON_TURN,   /* from the loop, once mu_talk_is_due() */
     MU_TALK_ON_TOLD,   /* by the machine: news */
     MU_TALK_ON_BOOTED, /* the boot is done */
@@ -80,44 +83,58 @@ struct mu_talk_event { /* borrows what it points to */
     enum mu_talk_event_type type;
     uint64_t now_ms;
     enum mu_part_event_type asked;
+    const struct mu_part_report *report;
     const struct mu_part_news *news;
     const struct muster_error *error;
 };
 
 enum mu_talk_effect_type {
-    MU_TALK_DO_ASK,        /* the machine: asked */
+    MU_TALK_DO_ASK,        /* the machine: asked, report */
     MU_TALK_DO_START_BOOT, /* of the round that the machine has joined */
     MU_TALK_DO_STOP_BOOT,
     MU_TALK_DO_FIND, /* the back end; FOUND or NOT_FOUND comes later, or from inside */
-    MU_TALK_DO_TELL, /* the owner: tell, round, count, asked, error. What else belongs to it, the handler knows */
+    MU_TALK_DO_TELL, /* the owner: mu_talk_event(), and who. What else belongs to it, the handler knows */
 };
 
 struct mu_talk_effect { /* borrows from the machine and from the event, until the next step */
     enum mu_talk_effect_type type;
     enum mu_part_tell tell;
     enum mu_part_event_type asked; /* TELL: what has FAILED (TIME: the membership of the round), or is now CLOSED */
+    const struct mu_part_report *report; /* ASK, of REPORT */
     int64_t round, count;
-    const struct muster_error *error; /* FAILED, BACKEND_DOWN, and LOOKED if it was not possible */
+    const struct muster_error *error; /* FAILED, BACKEND_DOWN; LOOKED and REPORTED, if it was not possible */
+    const char *who;                  /* WAITING: the first of them; NULL: not known */
 };
 
 #define MU_TALK_EFFECTS_MAX 4
+#define MU_TALK_NAME_MAX 256
 
 struct mu_talk_effects {
     struct mu_talk_effect items[MU_TALK_EFFECTS_MAX];
     unsigned count;
 };
 
-#define MU_TALK_QUEUE_MAX 4 /* JOIN, LEAVE, CLOSE and LOOK: what is asked twice before it was begun is asked once */
+#define MU_TALK_REPORTS_MAX 2 /* of a round, before the first was begun: a worker has failed, and the node leaves */
+#define MU_TALK_QUEUE_MAX                                                                                              \
+    (4 + MU_TALK_REPORTS_MAX) /* JOIN, LEAVE, CLOSE, LOOK: what is asked twice before it was begun is asked once */
+
+struct mu_talk_report {
+    struct mu_part_report report;
+    char text[MU_PART_REPORT_MAX];
+};
 
 struct mu_talk {
     enum mu_talk_state state;
     enum mu_part_event_type queue[MU_TALK_QUEUE_MAX]; /* what the machine is still to be asked, in this order */
     size_t queue_count;
+    struct mu_talk_report reports[MU_TALK_REPORTS_MAX + 1]; /* in the queue; the last is the one that is asked now */
+    size_t reports_count;
     uint64_t join_ms, join_deadline_ms;
     int64_t round; /* that was told last; -1: none */
     /* BOOTING. */
     int64_t boot_round;
     int64_t waiting;                      /* told meanwhile; 0: not told */
+    char waiting_who[MU_TALK_NAME_MAX];   /* the first of them; "": not known */
     bool closed;                          /* the same */
     struct muster_error error;            /* GIVING_UP: why */
     uint64_t joins_asked, joins_answered; /* answered, or taken back */
@@ -136,12 +153,23 @@ bool mu_talk_has_back_end(const struct mu_talk *t);
 
 const char *mu_talk_state_text(enum mu_talk_state value);
 
-/* Of a failure, as the owner is told it. Why there is no back end keeps its own code. */
-int mu_talk_told_code(const struct mu_talk *t, int code);
+/* What the driver knows besides, and room for what a tell points to. */
+struct mu_talk_facts {
+    const struct mu_part_news *news;       /* what the machine told in this step; NULL: nothing */
+    const char *loss_cause;                /* how this back end notices a loss */
+    const struct mu_part_verdict *verdict; /* NULL: none is known */
+    struct muster_error error;
+    struct muster_node first; /* of the nodes that wait */
+};
+
+/* A TELL in the words of the owner, without what only the handler knows. It points into `facts`. */
+struct muster_rdzv_event mu_talk_event(const struct mu_talk *t, const struct mu_talk_effect *effect,
+                                       struct mu_talk_facts *facts);
+/* A tell that the machine did not make: progress may have changed. */
+extern const struct mu_part_news mu_talk_progress_news;
 /* What was asked, in the words of the owner. */
 enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked);
 /* What an owner that waits is told, but for the limits of nodes. */
 struct muster_rdzv_progress mu_talk_progress(const struct mu_part_progress *seen, uint64_t now_ms);
-void mu_talk_down(const struct mu_part_news *news, struct muster_rdzv_event *event); /* BACKEND_DOWN */
 
 #endif

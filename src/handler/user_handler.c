@@ -91,13 +91,11 @@ static void tell_failed(const struct mu_user_handler *b, enum muster_rdzv_reques
 
 static void call(struct mu_user_handler *b, enum mu_user_handler_call which, struct mu_user_handler_effects *out)
 {
-    struct mu_user_handler_effect *effect;
-
     assert(b->calling == MU_USER_HANDLER_NOTHING);
     b->calling = which;
-    effect = emit(out, MU_USER_HANDLER_DO_CALL);
-    effect->call = which;
-    effect->ends_round = which == MU_USER_HANDLER_NEXT || which == MU_USER_HANDLER_STORE;
+    if (which == MU_USER_HANDLER_NEXT || which == MU_USER_HANDLER_STORE)
+        (void)emit(out, MU_USER_HANDLER_DO_END_ROUND);
+    emit(out, MU_USER_HANDLER_DO_CALL)->call = which;
 }
 
 /* So that next_rendezvous(), which is under way, returns. */
@@ -152,12 +150,12 @@ static void take_round(struct mu_user_handler *b, const struct mu_user_handler_e
                        struct mu_user_handler_effects *out)
 {
     enter(b, MU_USER_HANDLER_IN);
-    b->round = event->info->round;
-    b->agent_store = b->shares_store && !event->built && event->info->bootstrap.master_port != 0;
+    b->round = event->result->info.round;
+    b->agent_store = b->shares_store && !event->result->built && event->result->info.bootstrap.master_port != 0;
     b->pause_ms = b->look_ms;
     b->next_look_ms = event->now_ms + b->look_ms;
-    emit(out, MU_USER_HANDLER_DO_TAKE_STORE)->store = event->info->store;
-    tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .info = event->info }, out);
+    emit(out, MU_USER_HANDLER_DO_TAKE_STORE)->store = event->result->info.store;
+    tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED, .info = &event->result->info }, out);
 }
 
 static void joined_or_not(struct mu_user_handler *b, const struct mu_user_handler_event *event,
@@ -166,9 +164,9 @@ static void joined_or_not(struct mu_user_handler *b, const struct mu_user_handle
     if (b->state == MU_USER_HANDLER_UNWANTED) {
         enter(b, MU_USER_HANDLER_OUT);
         tell_plain(b, MUSTER_RDZV_LEFT, out);
-    } else if (event->error->code < 0) {
+    } else if (event->result->error.code < 0) {
         enter(b, MU_USER_HANDLER_OUT);
-        tell_failed(b, MUSTER_RDZV_REQUEST_JOIN, event->error, out);
+        tell_failed(b, MUSTER_RDZV_REQUEST_JOIN, &event->result->error, out);
     } else {
         take_round(b, event, out);
     }
@@ -179,7 +177,7 @@ static void be_down(struct mu_user_handler *b, const struct mu_user_handler_even
                     struct mu_user_handler_effects *out)
 {
     if (b->state == MU_USER_HANDLER_IN)
-        tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN, .error = event->error }, out);
+        tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN, .error = &event->result->error }, out);
     enter(b, MU_USER_HANDLER_DOWN);
     b->next_look_ms = event->now_ms + b->pause_ms;
     b->pause_ms *= 2;
@@ -205,7 +203,7 @@ static void looked_for_waiting(struct mu_user_handler *b, const struct mu_user_h
     if (!is_in(b) || b->wants_join)
         return; /* the round is over for us */
     b->next_look_ms = UINT64_MAX;
-    switch (read_waiting(event->error)) {
+    switch (read_waiting(&event->result->error)) {
     case NEVER:
         return;
     case CLOSED:
@@ -221,8 +219,8 @@ static void looked_for_waiting(struct mu_user_handler *b, const struct mu_user_h
         tell_plain(b, MUSTER_RDZV_BACKEND_UP, out);
     enter(b, MU_USER_HANDLER_IN);
     b->pause_ms = b->look_ms;
-    if (event->count > 0)
-        tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_WAITING, .count = event->count }, out);
+    if (event->result->count > 0)
+        tell(b, (struct muster_rdzv_event){ .type = MUSTER_RDZV_WAITING, .count = event->result->count }, out);
     else
         b->next_look_ms = event->now_ms + b->look_ms;
 }
@@ -231,12 +229,12 @@ static void looked(const struct mu_user_handler *b, const struct mu_user_handler
                    struct mu_user_handler_effects *out)
 {
     struct muster_rdzv_event told = { .type = MUSTER_RDZV_LOOKED, .request = MUSTER_RDZV_REQUEST_LOOK };
-    enum waiting waiting = read_waiting(event->error);
+    enum waiting waiting = read_waiting(&event->result->error);
 
-    if (waiting == NOT_KNOWN || (waiting == NEVER && !event->has_closed))
-        told.error = event->error;
-    told.closed = waiting == CLOSED || event->closed;
-    told.count = waiting == COUNTED ? event->count : 0;
+    if (waiting == NOT_KNOWN || (waiting == NEVER && !event->result->has_closed))
+        told.error = &event->result->error;
+    told.closed = waiting == CLOSED || event->result->closed;
+    told.count = waiting == COUNTED ? event->result->count : 0;
     tell(b, told, out);
 }
 
@@ -271,18 +269,19 @@ static void on_returned(struct mu_user_handler *b, const struct mu_user_handler_
         looked(b, event, out);
         break;
     case MU_USER_HANDLER_CLOSE:
-        if (event->error->code < 0)
-            tell_failed(b, MUSTER_RDZV_REQUEST_CLOSE, event->error, out);
+        if (event->result->error.code < 0)
+            tell_failed(b, MUSTER_RDZV_REQUEST_CLOSE, &event->result->error, out);
         else
             tell_plain(b, MUSTER_RDZV_CLOSED, out);
         break;
     case MU_USER_HANDLER_SHUTDOWN:
-        if (event->error->code < 0) {
+        if (event->result->error.code < 0) {
             effect = emit(out, MU_USER_HANDLER_DO_SAY_FAILED);
             effect->call = event->call;
-            effect->error = event->error;
+            effect->error = &event->result->error;
         }
         break;
+    case MU_USER_HANDLER_BUILD:
     case MU_USER_HANDLER_STORE:
     case MU_USER_HANDLER_FREE:
     case MU_USER_HANDLER_NOTHING:
@@ -300,7 +299,7 @@ static enum mu_user_handler_call late(const struct mu_user_handler *b, bool begu
     return begun ? b->calling : MU_USER_HANDLER_STORE;
 }
 
-/* Nothing is under way: the next call of the end, or the end. */
+/* Nothing is under way: the next call of the end. */
 static void end_on(struct mu_user_handler *b, struct mu_user_handler_effects *out)
 {
     while (b->calling == MU_USER_HANDLER_NOTHING && b->end != MU_USER_HANDLER_OVER) {
@@ -320,10 +319,10 @@ static void end_on(struct mu_user_handler *b, struct mu_user_handler_effects *ou
                 call(b, MU_USER_HANDLER_FREE, out);
             break;
         case MU_USER_HANDLER_OVER:
-            (void)emit(out, MU_USER_HANDLER_DO_END);
             break;
         case MU_USER_HANDLER_SERVING:
         case MU_USER_HANDLER_FREEING:
+        case MU_USER_HANDLER_ENDED:
             assert(false);
             break;
         }
@@ -374,13 +373,25 @@ static void put_tells_last(struct mu_user_handler_effects *out)
     }
 }
 
+static void over(struct mu_user_handler *b, const struct mu_user_handler_event *event,
+                 struct mu_user_handler_effects *out)
+{
+    assert(event->type == MU_USER_HANDLER_ON_TURN || event->type == MU_USER_HANDLER_ON_RETURNED);
+    if (event->type == MU_USER_HANDLER_ON_RETURNED)
+        return; /* it was abandoned */
+    b->end = MU_USER_HANDLER_ENDED;
+    (void)emit(out, MU_USER_HANDLER_DO_END);
+}
+
 void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handler_event *event,
                           struct mu_user_handler_effects *out)
 {
     out->count = 0;
-    assert(b->end != MU_USER_HANDLER_OVER || event->type == MU_USER_HANDLER_ON_RETURNED);
-    if (b->end == MU_USER_HANDLER_OVER)
-        return; /* it was abandoned */
+    assert(b->end < MU_USER_HANDLER_ENDED);
+    if (b->end == MU_USER_HANDLER_OVER) {
+        over(b, event, out);
+        return;
+    }
     check(b);
     switch (event->type) {
     case MU_USER_HANDLER_ON_JOIN:
@@ -416,7 +427,7 @@ void mu_user_handler_step(struct mu_user_handler *b, const struct mu_user_handle
 
 uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b)
 {
-    if (b->end == MU_USER_HANDLER_OVER)
+    if (b->end >= MU_USER_HANDLER_OVER)
         return UINT64_MAX;
     if (b->end != MU_USER_HANDLER_SERVING)
         return b->end_at_ms;
@@ -425,25 +436,28 @@ uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b)
 
 bool mu_user_handler_wants_turn(const struct mu_user_handler *b)
 {
-    return b->left;
+    return b->left || b->end == MU_USER_HANDLER_OVER;
 }
 
-const char *mu_user_handler_warning(const struct mu_user_handler *b, const struct mu_user_handler_effect *effect,
+const char *mu_user_handler_warning(const struct mu_user_handler *b, const char *backend,
+                                    const struct mu_user_handler_effect *effect,
                                     char text[static MU_USER_HANDLER_WARNING_MAX])
 {
     const char *call_text = mu_user_handler_call_text(effect->call);
 
     if (effect->type == MU_USER_HANDLER_DO_SAY_SLOW)
-        (void)snprintf(text, MU_USER_HANDLER_WARNING_MAX, "%s has not returned for %d s; waiting for it", call_text,
+        (void)snprintf(text, MU_USER_HANDLER_WARNING_MAX,
+                       "rendezvous handler '%s': %s has not returned for %d s; waiting for it", backend, call_text,
                        MU_USER_HANDLER_SLOW_MS / 1000);
     else if (effect->type == MU_USER_HANDLER_DO_SAY_FAILED)
-        (void)snprintf(text, MU_USER_HANDLER_WARNING_MAX, "%s failed: %s; the result stays as it is", call_text,
+        (void)snprintf(text, MU_USER_HANDLER_WARNING_MAX,
+                       "rendezvous handler '%s': %s failed: %s; the result stays as it is", backend, call_text,
                        effect->error->text);
     else
         (void)snprintf(text, MU_USER_HANDLER_WARNING_MAX,
-                       "%s has not returned for %" PRIu64 ".%" PRIu64
+                       "rendezvous handler '%s': %s has not returned for %" PRIu64 ".%" PRIu64
                        " s%s; going on without it. Its thread is left behind, and the handler is never freed",
-                       call_text, b->end_ms / 1000, b->end_ms % 1000 / 100,
+                       backend, call_text, b->end_ms / 1000, b->end_ms % 1000 / 100,
                        effect->call == MU_USER_HANDLER_NEXT ? " after shutdown() was called" : "");
     return text;
 }
@@ -473,7 +487,7 @@ struct muster_slice mu_user_handler_key(const char *run_id, struct muster_slice 
 
 /* ---- What comes back from the user's code ---- */
 
-int mu_user_handler_check_info(const struct muster_rdzv_info *info, struct muster_error *reterr)
+static int check_info(const struct muster_rdzv_info *info, struct muster_error *reterr)
 {
     if (info->world_size >= 1 && info->rank >= 0 && info->rank < info->world_size)
         return 0;
@@ -482,7 +496,33 @@ int mu_user_handler_check_info(const struct muster_rdzv_info *info, struct muste
                    info->world_size, info->world_size < 1 ? 0 : info->world_size - 1);
 }
 
-bool mu_user_handler_needs_address(const struct muster_rdzv_info *info)
+enum mu_user_handler_call mu_user_handler_then(enum mu_user_handler_call call, enum mu_user_handler_call last, int rc,
+                                               struct mu_user_handler_result *result)
 {
-    return info->bootstrap.master_port == 0 && info->store != NULL;
+    assert(call != MU_USER_HANDLER_NOTHING && call != MU_USER_HANDLER_BUILD);
+    if (last == MU_USER_HANDLER_NOTHING)
+        return call;
+    if (last == MU_USER_HANDLER_NEXT && rc == 0) {
+        rc = check_info(&result->info, &result->error);
+        result->built = rc == 0 && result->info.bootstrap.master_port == 0 && result->info.store != NULL;
+        if (result->built)
+            return MU_USER_HANDLER_BUILD;
+    }
+    if (last == MU_USER_HANDLER_LOOK && rc == 0) {
+        result->has_closed = true;
+        return MU_USER_HANDLER_WAITING;
+    }
+    (void)mu_settle(mu_user_handler_call_text(call), rc, &result->error);
+    return MU_USER_HANDLER_NOTHING;
+}
+
+int mu_user_handler_check_run_id(const char *backend, const char *run_id, struct muster_error *reterr)
+{
+    size_t len = strlen(run_id);
+
+    if (len <= MU_RDZV_RUN_ID_MAX)
+        return 0;
+    return mu_fail(reterr, MUSTER_ELIMIT,
+                   "the run id of the rendezvous handler '%s' has %zu bytes; at most %d are possible", backend, len,
+                   MU_RDZV_RUN_ID_MAX);
 }

@@ -32,9 +32,10 @@
 
 #define MU_USER_HANDLER_CALLS(X)                                                                                       \
     X(NOTHING, "nothing")                                                                                              \
-    X(NEXT, "next_rendezvous()")                                                                                       \
+    X(NEXT, "next_rendezvous()")         /* and BUILD, if the handler gives no address for the workers of the round */ \
+    X(BUILD, "the address of the round") /* into its store, or out of it; never called alone */                        \
     X(WAITING, "num_nodes_waiting()")                                                                                  \
-    X(LOOK, "is_closed() and num_nodes_waiting()")                                                                     \
+    X(LOOK, "is_closed() and num_nodes_waiting()") /* the first, and then WAITING */                                   \
     X(CLOSE, "set_closed()")                                                                                           \
     X(STORE, "a call of the round's store") /* nothing is called: those before it have returned */                     \
     X(SHUTDOWN, "shutdown()")                                                                                          \
@@ -63,7 +64,8 @@ enum mu_user_handler_end {
     MU_USER_HANDLER_ENDING_STORE,
     MU_USER_HANDLER_ENDING_JOB,
     MU_USER_HANDLER_ENDING_HANDLER,
-    MU_USER_HANDLER_OVER,
+    MU_USER_HANDLER_OVER, /* END follows, from the loop */
+    MU_USER_HANDLER_ENDED,
 };
 
 enum mu_user_handler_event_type {
@@ -72,40 +74,45 @@ enum mu_user_handler_event_type {
     MU_USER_HANDLER_ON_CLOSE,
     MU_USER_HANDLER_ON_LOOK,
     MU_USER_HANDLER_ON_FREE,     /* nothing is told any more */
-    MU_USER_HANDLER_ON_RETURNED, /* call, error (code 0: none), and what the call gave */
+    MU_USER_HANDLER_ON_RETURNED, /* call, result */
     MU_USER_HANDLER_ON_TIME,
     MU_USER_HANDLER_ON_TURN, /* from the loop, as long as mu_user_handler_wants_turn() */
 };
+
+struct mu_user_handler_result {   /* of a call */
+    struct muster_error error;    /* code 0: none */
+    struct muster_rdzv_info info; /* NEXT */
+    bool built;                   /* NEXT: the address was not the handler's: it was put into the store */
+    bool has_closed;              /* LOOK: is_closed() has answered; an error is num_nodes_waiting()'s */
+    bool closed;                  /* LOOK */
+    int64_t count;                /* LOOK, WAITING */
+};
+#define MU_USER_HANDLER_NO_RESULT ((struct mu_user_handler_result){ .info = { .rank = -1, .round = -1 } })
 
 struct mu_user_handler_event { /* borrows what it points to */
     enum mu_user_handler_event_type type;
     uint64_t now_ms;
     enum mu_user_handler_call call;
-    const struct muster_error *error;
-    const struct muster_rdzv_info *info; /* NEXT */
-    bool built;                          /* NEXT: the address was not the handler's: it was put into the store */
-    bool has_closed;                     /* LOOK: is_closed() has answered; an error is num_nodes_waiting()'s */
-    bool closed;                         /* LOOK */
-    int64_t count;                       /* LOOK, WAITING */
+    const struct mu_user_handler_result *result;
     bool begun; /* in every event: the call on the thread; else it waits behind one of the store */
 };
 
 /* In this order: a tell may lead to the next step. */
 enum mu_user_handler_effect_type {
     MU_USER_HANDLER_DO_TAKE_STORE, /* store: it is the agent's to use */
-    MU_USER_HANDLER_DO_CALL,       /* call, ends_round; RETURNED follows */
+    MU_USER_HANDLER_DO_END_ROUND,  /* its store is not ours to use from here on */
+    MU_USER_HANDLER_DO_CALL,       /* call; RETURNED follows */
     MU_USER_HANDLER_DO_BESIDE,     /* call, from another thread, while another one is under way; RETURNED follows */
     MU_USER_HANDLER_DO_SAY_SLOW,   /* call: it has not returned, and another one waits for it */
     MU_USER_HANDLER_DO_SAY_FAILED, /* call, error: nothing else comes of it */
-    MU_USER_HANDLER_DO_END,        /* nothing is under way any more, and nothing follows */
-    MU_USER_HANDLER_DO_ABANDON,    /* call: it has not returned in time. Nothing follows */
+    MU_USER_HANDLER_DO_ABANDON,    /* call: it has not returned in time. END follows */
+    MU_USER_HANDLER_DO_END,        /* nothing is wanted any more, and nothing follows */
     MU_USER_HANDLER_DO_TELL,       /* tell, which borrows what has come with the event */
 };
 
 struct mu_user_handler_effect {
     enum mu_user_handler_effect_type type;
     enum mu_user_handler_call call;
-    bool ends_round;            /* its store is not ours to use from here on */
     struct muster_store *store; /* NULL: the round has none */
     struct muster_rdzv_event tell;
     const struct muster_error *error; /* the event's */
@@ -144,8 +151,9 @@ uint64_t mu_user_handler_deadline_ms(const struct mu_user_handler *b); /* when T
 bool mu_user_handler_wants_turn(const struct mu_user_handler *b);
 
 #define MU_USER_HANDLER_WARNING_MAX 1280
-/* The text of SAY_SLOW, SAY_FAILED or ABANDON. Returns `text`. */
-const char *mu_user_handler_warning(const struct mu_user_handler *b, const struct mu_user_handler_effect *effect,
+/* The text of SAY_SLOW, SAY_FAILED or ABANDON, of the handler `backend`. Returns `text`. */
+const char *mu_user_handler_warning(const struct mu_user_handler *b, const char *backend,
+                                    const struct mu_user_handler_effect *effect,
                                     char text[static MU_USER_HANDLER_WARNING_MAX]);
 
 /* ---- Requests to the store of the round ---- */
@@ -155,10 +163,15 @@ int mu_user_handler_check_request(const struct muster_store *store, size_t under
 /* What this key is called there: the store is the round's, so its keys have no prefix, as with PyTorch's agents. */
 struct muster_slice mu_user_handler_key(const char *run_id, struct muster_slice key);
 
+#define MU_USER_HANDLER_ROUND_OVER "the round is over" /* why a request is canceled */
+
 /* ---- What comes back from the user's code ---- */
 
-int mu_user_handler_check_info(const struct muster_rdzv_info *info, struct muster_error *reterr);
-/* The address at which the workers of the round meet is still to be put into its store: the handler gave none. */
-bool mu_user_handler_needs_address(const struct muster_rdzv_info *info);
+/* What has to be called for `call` after `last`, which has returned rc; at first NOTHING is the last. NOTHING: *result,
+ * with its error, is that of the call. */
+enum mu_user_handler_call mu_user_handler_then(enum mu_user_handler_call call, enum mu_user_handler_call last, int rc,
+                                               struct mu_user_handler_result *result);
+
+int mu_user_handler_check_run_id(const char *backend, const char *run_id, struct muster_error *reterr);
 
 #endif

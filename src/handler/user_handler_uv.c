@@ -48,10 +48,7 @@ struct call {
     char *local_addr;     /* NULL: none */
     atomic_bool begun;    /* set by the thread */
     atomic_bool unwanted; /* set by the loop: a handler that says "not yet" is not asked again */
-    struct muster_rdzv_info info;
-    bool built, has_closed, closed; /* these: see struct mu_user_handler_event */
-    int64_t count;
-    struct muster_error error;
+    struct mu_user_handler_result result;
 };
 
 struct view { /* what an agent asks through */
@@ -74,40 +71,24 @@ static struct blocking *of(const struct muster_handler *handler)
 
 /* ---- On the thread: the handler ---- */
 
-static int call_next(struct call *call)
+static int make_one(struct call *call, enum mu_user_handler_call which)
 {
-    struct muster_rdzv_info *info = &call->info;
-    int rc = mu_rdzv_next_unless(call->rdzv, &call->unwanted, info, &call->error);
+    struct mu_user_handler_result *to = &call->result;
 
-    if (rc == 0)
-        rc = mu_user_handler_check_info(info, &call->error);
-    call->built = rc == 0 && mu_user_handler_needs_address(info);
-    if (call->built)
-        rc = muster_store_info_build(info->rank, info->store, call->local_addr, 0, &info->bootstrap, &call->error);
-    return rc;
-}
-
-static int call_look(struct call *call)
-{
-    int rc = muster_rdzv_is_closed(call->rdzv, &call->closed, &call->error);
-
-    call->has_closed = rc == 0;
-    return rc == 0 ? muster_rdzv_num_nodes_waiting(call->rdzv, &call->count, &call->error) : rc;
-}
-
-static int make_call(struct call *call)
-{
-    switch (call->which) {
+    switch (which) {
     case MU_USER_HANDLER_NEXT:
-        return call_next(call);
-    case MU_USER_HANDLER_WAITING:
-        return muster_rdzv_num_nodes_waiting(call->rdzv, &call->count, &call->error);
+        return mu_rdzv_next_unless(call->rdzv, &call->unwanted, &to->info, &to->error);
+    case MU_USER_HANDLER_BUILD:
+        return muster_store_info_build(to->info.rank, to->info.store, call->local_addr, 0, &to->info.bootstrap,
+                                       &to->error);
     case MU_USER_HANDLER_LOOK:
-        return call_look(call);
+        return muster_rdzv_is_closed(call->rdzv, &to->closed, &to->error);
+    case MU_USER_HANDLER_WAITING:
+        return muster_rdzv_num_nodes_waiting(call->rdzv, &to->count, &to->error);
     case MU_USER_HANDLER_CLOSE:
-        return muster_rdzv_set_closed(call->rdzv, &call->error);
+        return muster_rdzv_set_closed(call->rdzv, &to->error);
     case MU_USER_HANDLER_SHUTDOWN:
-        return muster_rdzv_shutdown(call->rdzv, &call->closed, &call->error);
+        return muster_rdzv_shutdown(call->rdzv, &to->closed, &to->error);
     case MU_USER_HANDLER_FREE:
         muster_rdzv_free(call->rdzv);
         break;
@@ -123,9 +104,12 @@ static int make_call(struct call *call)
 static void run_call(struct mu_file_job *job)
 {
     struct call *call = MU_LIST_ITEM(job, struct call, job);
+    enum mu_user_handler_call which = MU_USER_HANDLER_NOTHING;
+    int rc = 0;
 
     atomic_store(&call->begun, true);
-    (void)mu_settle(mu_user_handler_call_text(call->which), make_call(call), &call->error);
+    while ((which = mu_user_handler_then(call->which, which, rc, &call->result)) != MU_USER_HANDLER_NOTHING)
+        rc = make_one(call, which);
 }
 
 static void drop_call(struct mu_file_job *job)
@@ -137,8 +121,6 @@ static void drop_call(struct mu_file_job *job)
 }
 
 /* ---- Requests to the store ---- */
-
-static const char round_over[] = "the round is over";
 
 static int begin(struct view *view, struct mu_kv_request *request, struct muster_error *reterr)
 {
@@ -170,7 +152,7 @@ static void view_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx)
 {
     struct view *view = (struct view *)kv;
 
-    mu_kv_lane_cancel(&view->lane, false, round_over);
+    mu_kv_lane_cancel(&view->lane, false, MU_USER_HANDLER_ROUND_OVER);
     mu_list_remove(&view->link);
     view->b = NULL;
     mu_kv_begin_close(kv, closed, ctx);
@@ -229,26 +211,18 @@ static void tell(const struct blocking *b, struct muster_rdzv_event event)
 static void on_called(struct mu_file_job *job)
 {
     struct call *call = MU_LIST_ITEM(job, struct call, job);
-    struct blocking *b = call->b;
-    struct muster_rdzv_info info = call->info; /* copies: the next call takes the place of this one */
-    struct muster_error error = call->error;
+    const struct mu_user_handler_result result = call->result; /* a copy: the next call takes the place of this one */
 
     call->under_way = false;
-    feed(b, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED,
-                                            .call = call->which,
-                                            .error = &error,
-                                            .info = &info,
-                                            .built = call->built,
-                                            .has_closed = call->has_closed,
-                                            .closed = call->closed,
-                                            .count = call->count });
+    feed(call->b,
+         (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED, .call = call->which, .result = &result });
 }
 
 static void end_round(struct blocking *b)
 {
     b->store = NULL;
     for (struct mu_list *link = b->views.next; link != &b->views; link = link->next)
-        mu_kv_lane_cancel(&MU_LIST_ITEM(link, struct view, link)->lane, true, round_over);
+        mu_kv_lane_cancel(&MU_LIST_ITEM(link, struct view, link)->lane, true, MU_USER_HANDLER_ROUND_OVER);
 }
 
 static void make(struct mu_filethread *thread, struct call *call, enum mu_user_handler_call which)
@@ -256,12 +230,9 @@ static void make(struct mu_filethread *thread, struct call *call, enum mu_user_h
     assert(!call->under_way);
     call->under_way = true;
     call->which = which;
-    call->info = (struct muster_rdzv_info){ .rank = -1, .round = -1 };
-    call->built = call->has_closed = call->closed = false;
+    call->result = MU_USER_HANDLER_NO_RESULT;
     atomic_store(&call->begun, false);
     atomic_store(&call->unwanted, false);
-    call->count = 0;
-    call->error = (struct muster_error){ 0 };
     mu_filethread_submit(thread, &call->job);
 }
 
@@ -309,7 +280,7 @@ static void on_handle_closed(uv_handle_t *handle)
 }
 
 /* From the loop, and not while the threads tell what they have: they end here. */
-static void on_over(struct blocking *b)
+static void end(struct blocking *b)
 {
     assert(mu_list_empty(&b->views));
     end_threads(b);
@@ -319,23 +290,16 @@ static void on_over(struct blocking *b)
     mu_later_close(&b->later, part_closed, b);
 }
 
-/* Wanted by the machine, or for the end, or for both: a leave and a free may come in one tell. */
 static void on_turn(void *ctx)
 {
-    struct blocking *b = ctx;
-
-    if (b->machine.end == MU_USER_HANDLER_OVER)
-        on_over(b);
-    else
-        feed(b, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TURN });
+    feed(ctx, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_TURN });
 }
 
 static void warn(const struct blocking *b, const struct mu_user_handler_effect *effect)
 {
     char text[MU_USER_HANDLER_WARNING_MAX];
 
-    mu_log(MUSTER_LOG_WARNING, "rendezvous handler '%s': %s", b->backend,
-           mu_user_handler_warning(&b->machine, effect, text));
+    mu_log(MUSTER_LOG_WARNING, "%s", mu_user_handler_warning(&b->machine, b->backend, effect, text));
 }
 
 /* ---- The machine ---- */
@@ -346,9 +310,10 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
     case MU_USER_HANDLER_DO_TAKE_STORE:
         b->store = effect->store;
         break;
+    case MU_USER_HANDLER_DO_END_ROUND:
+        end_round(b);
+        break;
     case MU_USER_HANDLER_DO_CALL:
-        if (effect->ends_round)
-            end_round(b);
         make(b->thread, b->call, effect->call);
         break;
     case MU_USER_HANDLER_DO_BESIDE:
@@ -361,10 +326,9 @@ static void perform(struct blocking *b, const struct mu_user_handler_effect *eff
     case MU_USER_HANDLER_DO_ABANDON:
         mu_rdzv_keep(b->rdzv);
         warn(b, effect);
-        mu_later_turn(&b->later, on_turn, b);
         break;
     case MU_USER_HANDLER_DO_END:
-        mu_later_turn(&b->later, on_turn, b);
+        end(b);
         break;
     case MU_USER_HANDLER_DO_SAY_SLOW:
     case MU_USER_HANDLER_DO_SAY_FAILED:
@@ -473,11 +437,7 @@ static int make_parts(struct blocking *b, const char *local_addr, struct muster_
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a rendezvous handler");
     if (!mu_filethread_start(b->thread) || !mu_filethread_start(b->beside)) /* the user's calls may block for ever */
         return mu_fail(reterr, MUSTER_ESYSTEM, "cannot start the threads of the rendezvous handler '%s'", b->backend);
-    if (strlen(b->run_id) > MU_RDZV_RUN_ID_MAX)
-        return mu_fail(reterr, MUSTER_ELIMIT,
-                       "the run id of the rendezvous handler '%s' has %zu bytes; at most %d are possible", b->backend,
-                       strlen(b->run_id), MU_RDZV_RUN_ID_MAX);
-    return 0;
+    return mu_user_handler_check_run_id(b->backend, b->run_id, reterr);
 }
 
 static int start(struct blocking *b, const char *local_addr, struct muster_error *reterr)

@@ -20,6 +20,13 @@ struct mu_http_config {
     const char *library;             /* NULL: libcurl.so.4 */
 };
 
+/* A server that answers: the endpoint, and where it was found. */
+struct mu_http_server {
+    const char *url; /* the client's */
+    char address[64];
+    uint16_t port;
+};
+
 #define MU_HTTP_ETCD_PORT 2379 /* of endpoints that name none */
 #define MU_ENDPOINTS_MAX 32
 #define MU_ENDPOINT_TEXT_MAX 300 /* of one; a host's name has at most 253 bytes */

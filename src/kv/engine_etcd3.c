@@ -1,6 +1,9 @@
 /* The fold machine's requests and events in etcd's words. */
 #include "kv/engine_etcd3.h"
 
+#include "proc/will.h"
+#include "store/net.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,18 +41,6 @@ static struct mu_slice whole_key(const struct mu_engine_etcd3_names *names, stru
     return mu_slice_str(room);
 }
 
-struct mu_slice mu_engine_etcd3_scope_key(const struct mu_engine_etcd3_names *names, enum mu_fold_scope scope,
-                                          char room[static MU_ENGINE_ETCD3_KEY_MAX])
-{
-    return whole_key(names, mu_slice_str(scopes[scope]), room);
-}
-
-bool mu_engine_etcd3_agents_key(struct mu_slice key, struct mu_slice *ret_key)
-{
-    *ret_key = key;
-    return mu_slice_skip(ret_key, "job/kv/") && ret_key->len > 0;
-}
-
 /* As the machine knows it. What was not asked for becomes a key that the machine does not know. */
 static struct mu_slice without_prefix(const struct mu_engine_etcd3_names *names, struct mu_slice key)
 {
@@ -64,105 +55,159 @@ static struct mu_slice without_prefix(const struct mu_engine_etcd3_names *names,
 
 /* ---- Requests ---- */
 
+/* Room for so many operations, and for all keys of `bytes` in sum without the job's prefix. */
+static int make_room(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names, size_t ops,
+                     size_t keys, size_t bytes)
+{
+    ask->keys_room = keys * (strlen(names->prefix) + 1) + bytes;
+    ask->keys = malloc(ask->keys_room + 1);
+    ask->ops = calloc(ops + 1, sizeof *ask->ops);
+    return ask->keys != NULL && ask->ops != NULL ? 0 : MUSTER_ENOMEM;
+}
+
 static struct mu_slice key_in(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
                               struct mu_slice key)
 {
-    assert(ask->keys_count < MU_ENGINE_ETCD3_KEYS_MAX);
-    return whole_key(names, key, ask->keys[ask->keys_count++]);
+    char *to = ask->keys + ask->keys_len;
+    size_t len = strlen(names->prefix) + key.len;
+
+    assert(key.len < MU_FOLD_KEY_MAX && ask->keys_len + len < ask->keys_room);
+    memcpy(to, names->prefix, strlen(names->prefix));
+    memcpy(to + strlen(names->prefix), key.data, key.len);
+    to[len] = '\0';
+    ask->keys_len += len + 1;
+    return mu_slice(to, len);
 }
 
+/* The operations of success first, then those of failure. */
 static void make_txn(struct mu_engine_etcd3_ask *ask, size_t compares, size_t success, size_t failure)
 {
     ask->request.kind = MU_ETCD3_TXN;
-    ask->request.txn = (struct mu_etcd3_txn){ ask->compares, compares, ask->success, ask->failure, success, failure };
+    ask->request.txn = (struct mu_etcd3_txn){ ask->compares, compares, ask->ops, ask->ops + success, success, failure };
 }
 
-static void make_puts(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
-                      const struct mu_fold_put *puts, unsigned count, struct mu_etcd3_op *ops)
+static void make_ops(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
+                     const struct mu_fold_op *ops, size_t count, struct mu_etcd3_op *to)
 {
-    for (unsigned i = 0; i < count; i++)
-        ops[i] = (struct mu_etcd3_op){ .kind = MU_ETCD3_OP_PUT,
-                                       .key = key_in(ask, names, puts[i].key),
-                                       .value = puts[i].value,
-                                       .lease = puts[i].lease };
+    for (size_t i = 0; i < count; i++)
+        to[i] = (struct mu_etcd3_op){ .kind = ops[i].kind == MU_FOLD_PUT ? MU_ETCD3_OP_PUT : MU_ETCD3_OP_DELETE,
+                                      .key = key_in(ask, names, ops[i].key),
+                                      .prefix = ops[i].kind == MU_FOLD_DELETE_PREFIX,
+                                      .value = ops[i].value,
+                                      .lease = ops[i].lease };
 }
 
-static void ask_write(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
-                      const struct mu_fold_write *write)
+static size_t bytes_of(const struct mu_fold_op *ops, size_t count)
 {
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < count; i++)
+        bytes += ops[i].key.len;
+    return bytes;
+}
+
+static int ask_write(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
+                     const struct mu_fold_write *write)
+{
+    size_t ops = write->ops_count + write->else_count;
+    size_t bytes = bytes_of(write->ops, write->ops_count) + bytes_of(write->else_ops, write->else_count);
+
+    for (unsigned i = 0; i < write->compares_count; i++)
+        bytes += write->compares[i].key.len;
+    if (make_room(ask, names, ops, ops + write->compares_count, bytes) < 0)
+        return MUSTER_ENOMEM;
     for (unsigned i = 0; i < write->compares_count; i++)
         ask->compares[i] = (struct mu_etcd3_compare){
             .target = write->compares[i].kind == MU_FOLD_MOD ? MU_ETCD3_MOD : MU_ETCD3_CREATE,
             .key = key_in(ask, names, write->compares[i].key),
             .number = write->compares[i].revision, /* 0 if it is to be absent */
         };
-    make_puts(ask, names, write->puts, write->puts_count, ask->success);
-    make_puts(ask, names, write->else_puts, write->else_count, ask->failure);
-    make_txn(ask, write->compares_count, write->puts_count, write->else_count);
+    make_ops(ask, names, write->ops, write->ops_count, ask->ops);
+    make_ops(ask, names, write->else_ops, write->else_count, ask->ops + write->ops_count);
+    make_txn(ask, write->compares_count, write->ops_count, write->else_count);
     ask->repeatable = write->repeatable;
+    return 0;
 }
 
 /* The mark is put only if the document is still the one that we know. So a mark that arrives late is not put after
  * the round has begun, and what takes the mark away then leaves none behind. */
-static void ask_look(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
-                     const struct mu_fold_effect *effect)
+static int ask_look(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names,
+                    const struct mu_fold_effect *effect)
 {
-    const struct mu_etcd3_op records = { .kind = MU_ETCD3_OP_RANGE,
-                                         .key = key_in(ask, names, mu_slice_str(scopes[MU_FOLD_NODES])),
-                                         .prefix = true,
-                                         .limit = MU_WAITERS_RECORDS_MAX,
-                                         .sort = true,
-                                         .sort_by = MU_ETCD3_BY_CREATE };
-    const struct mu_etcd3_op marks = { .kind = MU_ETCD3_OP_RANGE,
-                                       .key = mu_slice_str(WAITING),
-                                       .prefix = true,
-                                       .limit = MU_WAITERS_MARKS_MAX,
-                                       .sort = true,
-                                       .descending = true,
-                                       .sort_by = MU_ETCD3_BY_MOD };
+    struct mu_etcd3_op looks[3] = { { .kind = MU_ETCD3_OP_RANGE,
+                                      .prefix = true,
+                                      .limit = MU_WAITERS_RECORDS_MAX,
+                                      .sort = true,
+                                      .sort_by = MU_ETCD3_BY_CREATE },
+                                    { .kind = MU_ETCD3_OP_RANGE,
+                                      .key = mu_slice_str(WAITING),
+                                      .prefix = true,
+                                      .limit = MU_WAITERS_MARKS_MAX,
+                                      .sort = true,
+                                      .descending = true,
+                                      .sort_by = MU_ETCD3_BY_MOD },
+                                    { .kind = MU_ETCD3_OP_RANGE } };
+    size_t marks = mu_engine_etcd3_asked(effect).lease != 0, reads = effect->key.len > 0 ? 3 : 2;
 
+    if (make_room(ask, names, 2 * reads + 1, 3, 3 * MU_FOLD_KEY_MAX) < 0)
+        return MUSTER_ENOMEM;
+    if (effect->key.len > 0)
+        looks[2].key = key_in(ask, names, effect->key);
+    looks[0].key = key_in(ask, names, mu_slice_str(scopes[MU_FOLD_NODES]));
     ask->compares[0] = (struct mu_etcd3_compare){ .target = MU_ETCD3_MOD,
                                                   .key = key_in(ask, names, mu_slice_str("job/doc")),
                                                   .number = effect->doc_mod };
-    ask->success[0] = ask->failure[0] = records;
-    ask->success[1] = ask->failure[1] = marks;
-    ask->success[2] = (struct mu_etcd3_op){
+    memcpy(ask->ops, looks, reads * sizeof looks[0]);
+    ask->ops[reads] = (struct mu_etcd3_op){
         .kind = MU_ETCD3_OP_PUT, .key = mu_slice_str(names->waiting), .value = effect->value, .lease = effect->lease
     };
-    make_txn(ask, 1, mu_engine_etcd3_asked(effect).lease != 0 ? 3 : 2, 2);
+    memcpy(ask->ops + reads + marks, looks, reads * sizeof looks[0]);
+    make_txn(ask, 1, reads + marks, reads);
     ask->repeatable = true;
+    return 0;
 }
 
-void mu_engine_etcd3_ask(const struct mu_engine_etcd3_names *names, const struct mu_fold_effect *effect,
-                         int64_t job_lease_s, struct mu_engine_etcd3_ask *ret_ask)
+static int ask_range(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names, struct mu_slice key,
+                     bool prefix)
 {
-    memset(ret_ask, 0, sizeof *ret_ask);
+    if (make_room(ask, names, 0, 1, key.len) < 0)
+        return MUSTER_ENOMEM;
+    ask->request.kind = MU_ETCD3_RANGE;
+    ask->request.range =
+        (struct mu_etcd3_op){ .kind = MU_ETCD3_OP_RANGE, .key = key_in(ask, names, key), .prefix = prefix };
+    return 0;
+}
+
+static int ask_unmark(struct mu_engine_etcd3_ask *ask, const struct mu_engine_etcd3_names *names)
+{
+    if (make_room(ask, names, 1, 0, 0) < 0)
+        return MUSTER_ENOMEM;
+    ask->ops[0] = (struct mu_etcd3_op){ .kind = MU_ETCD3_OP_DELETE, .key = mu_slice_str(names->waiting) };
+    make_txn(ask, 0, 1, 0);
+    ask->repeatable = true;
+    return 0;
+}
+
+static int make_ask(const struct mu_engine_etcd3_names *names, const struct mu_fold_effect *effect, int64_t job_lease_s,
+                    struct mu_engine_etcd3_ask *ask)
+{
     switch (effect->type) {
     case MU_FOLD_DO_LOAD:
-        ret_ask->request.kind = MU_ETCD3_RANGE;
-        ret_ask->request.range = (struct mu_etcd3_op){
-            .kind = MU_ETCD3_OP_RANGE,
-            .key = key_in(ret_ask, names, mu_slice_str(scopes[effect->scope])),
-            .prefix = true,
-        };
-        return;
+        return ask_range(ask, names, mu_slice_str(scopes[effect->scope]), true);
+    case MU_FOLD_DO_RANGE:
+        return ask_range(ask, names, effect->key, effect->prefix);
     case MU_FOLD_DO_GRANT_JOB:
-        ret_ask->request = (struct mu_etcd3_request){ .kind = MU_ETCD3_GRANT, .ttl_s = job_lease_s };
-        return;
+        ask->request = (struct mu_etcd3_request){ .kind = MU_ETCD3_GRANT, .ttl_s = job_lease_s };
+        return 0;
     case MU_FOLD_DO_KEEP_JOB:
-        ret_ask->request = (struct mu_etcd3_request){ .kind = MU_ETCD3_KEEP_ALIVE, .lease = effect->lease };
-        return;
+        ask->request = (struct mu_etcd3_request){ .kind = MU_ETCD3_KEEP_ALIVE, .lease = effect->lease };
+        return 0;
     case MU_FOLD_DO_WRITE:
-        ask_write(ret_ask, names, effect->write);
-        return;
+        return ask_write(ask, names, effect->write);
     case MU_FOLD_DO_LOOK_AROUND:
-        ask_look(ret_ask, names, effect);
-        return;
+        return ask_look(ask, names, effect);
     case MU_FOLD_DO_UNMARK:
-        ret_ask->success[0] = (struct mu_etcd3_op){ .kind = MU_ETCD3_OP_DELETE, .key = mu_slice_str(names->waiting) };
-        make_txn(ret_ask, 0, 1, 0);
-        ret_ask->repeatable = true;
-        return;
+        return ask_unmark(ask, names);
     case MU_FOLD_DO_UNWATCH:
     case MU_FOLD_DO_TAKE_LEASE:
     case MU_FOLD_DO_DROP_LEASE:
@@ -172,6 +217,76 @@ void mu_engine_etcd3_ask(const struct mu_engine_etcd3_names *names, const struct
         break;
     }
     assert(false); /* these are no calls of etcd */
+    return 0;
+}
+
+int mu_engine_etcd3_ask(const struct mu_engine_etcd3_names *names, const struct mu_fold_effect *effect,
+                        int64_t job_lease_s, struct mu_engine_etcd3_ask *ret_ask)
+{
+    int rc;
+
+    memset(ret_ask, 0, sizeof *ret_ask);
+    rc = make_ask(names, effect, job_lease_s, ret_ask);
+    if (rc < 0)
+        mu_engine_etcd3_ask_done(ret_ask);
+    return rc;
+}
+
+void mu_engine_etcd3_ask_done(struct mu_engine_etcd3_ask *ask)
+{
+    free(ask->ops);
+    free(ask->keys);
+    memset(ask, 0, sizeof *ask);
+}
+
+/* ---- The will ---- */
+
+static int add_post(struct mu_buf *out, const struct mu_http_server *server, const struct mu_etcd3_request *request,
+                    const char *header)
+{
+    struct mu_buf body = { 0 };
+    char head[320];
+    int rc = mu_etcd3_build(request, &body, NULL), len;
+
+    len = snprintf(head, sizeof head,
+                   "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n%s\r\n",
+                   mu_etcd3_path(request->kind), server->url + strlen("http://"), body.len, header);
+    if (rc == 0 && (size_t)len >= sizeof head)
+        rc = MUSTER_ELIMIT;
+    if (rc == 0)
+        rc = mu_buf_append(out, head, (size_t)len, MU_WILL_BYTES_MAX);
+    if (rc == 0)
+        rc = mu_buf_append(out, body.data, body.len, MU_WILL_BYTES_MAX);
+    mu_buf_done(&body);
+    return rc;
+}
+
+/* etcd carries the second one out when it has answered the first. A mark that cannot be put is no harm: the lease ends
+ * all the same. */
+bool mu_engine_etcd3_will(const struct mu_engine_etcd3_names *names, const struct mu_http_server *server, bool logs_in,
+                          const struct mu_fold_op *mark, int64_t lease, struct mu_kv_lone *ret_will)
+{
+    char key[MU_ENGINE_ETCD3_KEY_MAX];
+    const struct mu_etcd3_op put = {
+        .kind = MU_ETCD3_OP_PUT, .key = whole_key(names, mark->key, key), .value = mark->value, .lease = mark->lease
+    };
+    const struct mu_etcd3_request requests[] = { { .kind = MU_ETCD3_TXN,
+                                                   .txn = { .success = &put, .success_count = 1 } },
+                                                 { .kind = MU_ETCD3_REVOKE, .lease = lease } };
+    union mu_addr address;
+
+    *ret_will = (struct mu_kv_lone){ .server_closes = true };
+    if (logs_in || lease == 0 || strncmp(server->url, "http://", strlen("http://")) != 0 ||
+        !mu_addr_parse(server->address, server->port, &address) || mu_addr_is_link_local(&address))
+        return false;
+    if (add_post(&ret_will->bytes, server, &requests[0], "") < 0 ||
+        add_post(&ret_will->bytes, server, &requests[1], "Connection: close\r\n") < 0) {
+        mu_buf_done(&ret_will->bytes);
+        return false;
+    }
+    ret_will->address_len = mu_addr_len(&address);
+    memcpy(&ret_will->address, &address, ret_will->address_len);
+    return true;
 }
 
 /* ---- Answers ---- */
@@ -244,27 +359,17 @@ static struct mu_fold_event failed(const struct mu_engine_etcd3_asked *asked, in
     return event;
 }
 
-struct mu_fold_event mu_engine_etcd3_refused(const struct mu_engine_etcd3_asked *asked)
-{
-    static const struct muster_error error = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
-
-    if (asked->type == MU_FOLD_DO_DROP_LEASE)
-        return (struct mu_fold_event){ .type = MU_FOLD_ON_DROPPED, .id = asked->id };
-    if (asked->type == MU_FOLD_DO_TAKE_LEASE)
-        return mu_engine_etcd3_lease_lost(asked->id, &error);
-    return failed(asked, error.code, 0, &error);
-}
-
 bool mu_engine_etcd3_answer(const struct mu_engine_etcd3_names *names, const struct mu_engine_etcd3_asked *asked,
                             int rc, const struct mu_etcd3_answer *answer, const struct muster_error *error,
                             struct mu_fold_event *ret_event)
 {
-    static const enum mu_fold_event_type answers[] = { [MU_FOLD_DO_LOAD] = MU_FOLD_ON_LOADED,
-                                                       [MU_FOLD_DO_LOOK_AROUND] = MU_FOLD_ON_CROWD,
-                                                       [MU_FOLD_DO_WRITE] = MU_FOLD_ON_WROTE,
-                                                       [MU_FOLD_DO_GRANT_JOB] = MU_FOLD_ON_GRANTED,
-                                                       [MU_FOLD_DO_KEEP_JOB] = MU_FOLD_ON_KEPT };
-    bool looks = asked->type == MU_FOLD_DO_LOOK_AROUND, loads = asked->type == MU_FOLD_DO_LOAD;
+    static const enum mu_fold_event_type answers[] = {
+        [MU_FOLD_DO_LOAD] = MU_FOLD_ON_LOADED,       [MU_FOLD_DO_RANGE] = MU_FOLD_ON_RANGED,
+        [MU_FOLD_DO_LOOK_AROUND] = MU_FOLD_ON_CROWD, [MU_FOLD_DO_WRITE] = MU_FOLD_ON_WROTE,
+        [MU_FOLD_DO_GRANT_JOB] = MU_FOLD_ON_GRANTED, [MU_FOLD_DO_KEEP_JOB] = MU_FOLD_ON_KEPT
+    };
+    bool looks = asked->type == MU_FOLD_DO_LOOK_AROUND;
+    bool reads = looks || asked->type == MU_FOLD_DO_LOAD || asked->type == MU_FOLD_DO_RANGE;
 
     if (asked->type == MU_FOLD_DO_UNMARK)
         return false; /* for people only: the mark goes with its lease */
@@ -283,8 +388,19 @@ bool mu_engine_etcd3_answer(const struct mu_engine_etcd3_names *names, const str
         ret_event->held = answer->ttl_s > 0;
     else if (looks)
         ret_event->held = asked->lease != 0 && answer->succeeded;
-    if ((loads || looks) && !take_kvs(names, answer, ret_event))
+    if (reads && !take_kvs(names, answer, ret_event))
         *ret_event = failed(asked, MUSTER_ENOMEM, 0, &no_memory);
+    return true;
+}
+
+/* The next revision is the first that was not read. */
+bool mu_engine_etcd3_watch(const struct mu_engine_etcd3_names *names, const struct mu_fold_event *event,
+                           char ret_key[static MU_ENGINE_ETCD3_KEY_MAX], int64_t *ret_revision)
+{
+    if (event->type != MU_FOLD_ON_LOADED)
+        return false;
+    (void)whole_key(names, mu_slice_str(scopes[event->scope]), ret_key);
+    *ret_revision = event->revision + 1;
     return true;
 }
 
@@ -305,4 +421,48 @@ void mu_engine_etcd3_event_done(struct mu_fold_event *event)
 {
     free((void *)event->kvs);
     *event = (struct mu_fold_event){ .kvs = NULL };
+}
+
+/* ---- Requests that are not sent ---- */
+
+void mu_engine_etcd3_refuse(struct mu_engine_etcd3_refused *refused, const struct mu_fold_effect *effect)
+{
+    if (effect->id == 0)
+        return;
+    assert(refused->count < MU_ENGINE_ETCD3_REFUSED_MAX);
+    refused->items[refused->count++] = mu_engine_etcd3_asked(effect);
+}
+
+void mu_engine_etcd3_forget_load(struct mu_engine_etcd3_refused *refused, enum mu_fold_scope scope)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < refused->count; i++)
+        if (refused->items[i].type != MU_FOLD_DO_LOAD || refused->items[i].scope != scope)
+            refused->items[kept++] = refused->items[i];
+    refused->count = kept;
+}
+
+bool mu_engine_etcd3_next_refused(struct mu_engine_etcd3_refused *refused, struct mu_fold_event *ret_event)
+{
+    static const struct muster_error error = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
+    const struct mu_engine_etcd3_asked first = refused->items[0];
+
+    if (refused->count == 0)
+        return false;
+    refused->count--;
+    memmove(refused->items, refused->items + 1, refused->count * sizeof refused->items[0]);
+    if (first.type == MU_FOLD_DO_DROP_LEASE)
+        *ret_event = (struct mu_fold_event){ .type = MU_FOLD_ON_DROPPED, .id = first.id };
+    else if (first.type == MU_FOLD_DO_TAKE_LEASE)
+        *ret_event = mu_engine_etcd3_lease_lost(first.id, &error);
+    else
+        *ret_event = failed(&first, error.code, 0, &error);
+    return true;
+}
+
+bool mu_engine_etcd3_drops(const struct mu_fold_effect *drop, uint64_t take)
+{
+    assert(drop->type == MU_FOLD_DO_DROP_LEASE && drop->lease_take != 0);
+    return drop->lease_take == take;
 }

@@ -12,9 +12,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define REVOKE_MS 800  /* to take our keys out of etcd when we go; else they go with their lease */
-#define REFUSED_MAX 32 /* no machine has more requests under way */
-
 struct engine {
     struct mu_engine_client client;
     uv_loop_t *loop;
@@ -22,17 +19,17 @@ struct engine {
     struct mu_engine_etcd3_names names;
     struct mu_patience patience;
     int64_t lease_s, job_lease_s;
+    uint64_t renew_ms;
+    bool logs_in;
     struct mu_etcd3_watch *watches[2]; /* by scope */
     struct order *loads[2];            /* that are to become watches */
     struct mu_etcd3_lease *lease;
-    uint64_t lease_take;
+    uint64_t lease_take; /* whose it is; 0: there is none */
     size_t orders_count;
-    struct mu_engine_etcd3_asked refused[REFUSED_MAX]; /* to be answered by `later` */
-    size_t refused_count;
+    struct mu_engine_etcd3_refused refused; /* to be answered by `later` */
     struct mu_later later;
     /* The end. */
-    size_t
-        parts; /* that have to be over before the client of etcd is closed: `later`, and leases that are being ended */
+    size_t parts; /* to be over before the client of etcd is closed: `later`, and leases that are being ended */
     bool closing;
     void (*closed)(void *ctx);
     void *closed_ctx;
@@ -74,23 +71,15 @@ static void order_free(struct order *order)
 static void on_refused(void *ctx)
 {
     struct engine *e = ctx;
+    struct mu_fold_event event;
 
-    for (size_t left = e->refused_count; left > 0 && !e->closing; left--) { /* more may come meanwhile */
-        struct mu_engine_etcd3_asked first = e->refused[0];
-
-        e->refused_count--;
-        memmove(e->refused, e->refused + 1, e->refused_count * sizeof e->refused[0]);
-        if (first.id != 0)
-            tell(e, mu_engine_etcd3_refused(&first));
-    }
+    for (size_t left = e->refused.count; left > 0 && mu_engine_etcd3_next_refused(&e->refused, &event); left--)
+        tell(e, event); /* more may come meanwhile, for the next turn */
 }
 
 static void refuse(struct engine *e, const struct mu_fold_effect *effect)
 {
-    if (effect->id == 0)
-        return;
-    assert(e->refused_count < REFUSED_MAX);
-    e->refused[e->refused_count++] = mu_engine_etcd3_asked(effect);
+    mu_engine_etcd3_refuse(&e->refused, effect);
     mu_later_turn(&e->later, on_refused, e);
 }
 
@@ -126,13 +115,17 @@ static void on_watch_trouble(struct mu_etcd3_watch *watch, const struct muster_e
 
 static const struct mu_etcd3_watch_ops watch_ops = { on_events, on_compacted, on_watch_trouble };
 
-static int start_watch(struct engine *e, enum mu_fold_scope scope, int64_t revision, struct muster_error *reterr)
+/* If the event begins one. */
+static int start_watch(struct engine *e, const struct mu_fold_event *event, struct muster_error *reterr)
 {
     char key[MU_ENGINE_ETCD3_KEY_MAX];
+    int64_t revision;
 
-    assert(e->watches[scope] == NULL);
-    return mu_etcd3_watch_start(e->etcd, mu_engine_etcd3_scope_key(&e->names, scope, key), true, revision, &watch_ops,
-                                e, &e->watches[scope], reterr);
+    if (!mu_engine_etcd3_watch(&e->names, event, key, &revision))
+        return 0;
+    assert(e->watches[event->scope] == NULL);
+    return mu_etcd3_watch_start(e->etcd, mu_slice_str(key), true, revision, &watch_ops, e, &e->watches[event->scope],
+                                reterr);
 }
 
 static void on_unwanted(struct mu_etcd3_call *call)
@@ -149,9 +142,7 @@ static void unwatch(struct engine *e, enum mu_fold_scope scope)
     if (e->watches[scope] != NULL)
         mu_etcd3_watch_close(e->watches[scope]);
     e->watches[scope] = NULL;
-    for (size_t i = 0; i < e->refused_count; i++)
-        if (e->refused[i].type == MU_FOLD_DO_LOAD && e->refused[i].scope == scope)
-            e->refused[i].id = 0;
+    mu_engine_etcd3_forget_load(&e->refused, scope);
     e->loads[scope] = NULL;
     if (load != NULL) {
         load->call.done = on_unwanted;
@@ -173,7 +164,7 @@ static void on_done(struct mu_etcd3_call *call)
         e->loads[asked->scope] = NULL;
     mu_patience_learn(&e->patience, call->rc);
     if (!e->closing && mu_engine_etcd3_answer(&e->names, asked, call->rc, &call->answer, &call->error, &event)) {
-        if (event.type == MU_FOLD_ON_LOADED && start_watch(e, asked->scope, call->answer.revision + 1, &error) < 0) {
+        if (start_watch(e, &event, &error) < 0) {
             mu_engine_etcd3_event_done(&event);
             event = mu_engine_etcd3_failed(asked->id, error.code, 0, &error);
         }
@@ -190,13 +181,14 @@ static void send_call(struct engine *e, const struct mu_fold_effect *effect, uin
     struct order *order = order_new(e, effect);
     struct mu_engine_etcd3_ask ask;
 
-    if (order == NULL) {
+    if (order == NULL || mu_engine_etcd3_ask(&e->names, effect, e->job_lease_s, &ask) < 0) {
+        if (order != NULL)
+            order_free(order);
         refuse(e, effect);
         return;
     }
     if (effect->type == MU_FOLD_DO_LOAD)
         e->loads[effect->scope] = order;
-    mu_engine_etcd3_ask(&e->names, effect, e->job_lease_s, &ask);
     order->call = (struct mu_etcd3_call){
         .request = ask.request,
         .repeatable = ask.repeatable,
@@ -206,6 +198,7 @@ static void send_call(struct engine *e, const struct mu_fold_effect *effect, uin
         .ctx = order,
     };
     mu_etcd3_call(e->etcd, &order->call);
+    mu_engine_etcd3_ask_done(&ask);
 }
 
 /* ---- Our lease ---- */
@@ -215,19 +208,32 @@ static void on_granted(struct mu_etcd3_lease *lease, int64_t id, void *ctx)
     struct engine *e = ctx;
 
     assert(lease == e->lease);
-    tell(e, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASED, .id = e->lease_take, .lease = id });
+    tell(e, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASED,
+                                    .id = e->lease_take,
+                                    .lease = id,
+                                    .sent_ms = mu_etcd3_lease_renewed_ms(lease) });
+}
+
+static void on_renewed(struct mu_etcd3_lease *lease, void *ctx)
+{
+    struct engine *e = ctx;
+
+    assert(lease == e->lease);
+    tell(e, (struct mu_fold_event){
+                .type = MU_FOLD_ON_RENEWED, .id = e->lease_take, .sent_ms = mu_etcd3_lease_renewed_ms(lease) });
 }
 
 static void on_lost(struct mu_etcd3_lease *lease, const struct muster_error *error, void *ctx)
 {
     struct engine *e = ctx;
+    struct mu_fold_event event = mu_engine_etcd3_lease_lost(e->lease_take, error);
 
     assert(lease == e->lease);
-    if (mu_etcd3_lease_id(lease) == 0) /* the request for it has failed */
-        mu_patience_learn(&e->patience, error->code);
+    mu_patience_learn_lease(&e->patience, mu_etcd3_lease_id(lease), error->code);
     mu_etcd3_lease_close(lease, false, 0, NULL, NULL);
     e->lease = NULL;
-    tell(e, mu_engine_etcd3_lease_lost(e->lease_take, error));
+    e->lease_take = 0;
+    tell(e, event);
 }
 
 static void on_lease_trouble(struct mu_etcd3_lease *lease, const struct muster_error *error, void *ctx)
@@ -243,9 +249,13 @@ static void take_lease(struct engine *e, const struct mu_fold_effect *effect, ui
     uint64_t ms = mu_patience_ms(&e->patience, until_ms, uv_now(e->loop));
 
     assert(e->lease == NULL);
-    e->lease_take = effect->id;
-    if (mu_etcd3_lease_start(e->etcd, e->lease_s, ms, &lease_ops, e, &e->lease, NULL) < 0)
+    if (mu_etcd3_lease_start(e->etcd, e->lease_s, ms, &lease_ops, e, &e->lease, NULL) < 0) {
         refuse(e, effect);
+        return;
+    }
+    e->lease_take = effect->id;
+    if (e->renew_ms > 0)
+        mu_etcd3_lease_tell_renewed(e->lease, e->renew_ms, on_renewed);
 }
 
 static void on_etcd_closed(void *ctx)
@@ -282,12 +292,13 @@ static void on_dropped(void *ctx)
 
 static void drop_lease(struct engine *e, const struct mu_fold_effect *effect)
 {
-    struct mu_etcd3_lease *lease = effect->lease_take == e->lease_take ? e->lease : NULL;
-    struct order *order = lease != NULL ? order_new(e, effect) : NULL;
+    struct order *order = NULL;
 
-    if (lease != NULL) {
-        mu_etcd3_lease_close(lease, true, REVOKE_MS, order != NULL ? on_dropped : NULL, order);
+    if (mu_engine_etcd3_drops(effect, e->lease_take)) {
+        order = order_new(e, effect);
+        mu_etcd3_lease_close(e->lease, true, MU_PATIENCE_REVOKE_MS, order != NULL ? on_dropped : NULL, order);
         e->lease = NULL;
+        e->lease_take = 0;
     }
     if (order != NULL)
         e->parts++;
@@ -316,6 +327,7 @@ static void engine_request(struct mu_engine_client *client, const struct mu_fold
     case MU_FOLD_DO_DROP_LEASE:
         drop_lease(e, effect);
         break;
+    case MU_FOLD_DO_RANGE:
     case MU_FOLD_DO_LOOK_AROUND:
     case MU_FOLD_DO_GRANT_JOB:
     case MU_FOLD_DO_KEEP_JOB:
@@ -335,6 +347,16 @@ static bool engine_local_address(const struct mu_engine_client *client, char *re
     return mu_http_local_address(mu_etcd3_http(((const struct engine *)client)->etcd), ret_text, room);
 }
 
+static bool engine_will(const struct mu_engine_client *client, const struct mu_fold_op *mark,
+                        struct mu_kv_lone *ret_will)
+{
+    const struct engine *e = (const struct engine *)client;
+    struct mu_http_server server;
+
+    return e->lease != NULL && mu_http_server(mu_etcd3_http(e->etcd), &server) &&
+           mu_engine_etcd3_will(&e->names, &server, e->logs_in, mark, mu_etcd3_lease_id(e->lease), ret_will);
+}
+
 static void engine_close(struct mu_engine_client *client, void (*closed)(void *ctx), void *ctx)
 {
     struct engine *e = (struct engine *)client;
@@ -347,12 +369,13 @@ static void engine_close(struct mu_engine_client *client, void (*closed)(void *c
     unwatch(e, MU_FOLD_NODES);
     if (e->lease != NULL) {
         e->parts++;
-        mu_etcd3_lease_close(e->lease, true, REVOKE_MS, part_over, e);
+        mu_etcd3_lease_close(e->lease, true, MU_PATIENCE_REVOKE_MS, part_over, e);
     }
     mu_later_close(&e->later, part_over, e);
 }
 
-static const struct mu_engine_client_ops engine_ops = { engine_request, engine_local_address, engine_close };
+static const struct mu_engine_client_ops engine_ops = { MU_ENGINE_ETCD3_OPS_MAX, engine_request, engine_local_address,
+                                                        engine_will, engine_close };
 
 int mu_engine_etcd3_start(uv_loop_t *loop, const struct mu_engine_etcd3_config *config, mu_engine_client_heard *heard,
                           void *ctx, struct mu_engine_client **ret_client, struct muster_error *reterr)
@@ -371,15 +394,12 @@ int mu_engine_etcd3_start(uv_loop_t *loop, const struct mu_engine_etcd3_config *
     e->loop = loop;
     e->lease_s = (int64_t)config->lease_s;
     e->job_lease_s = (int64_t)config->job_lease_s;
+    e->renew_ms = config->renew_ms;
+    e->logs_in = config->etcd.user != NULL || config->etcd.token != NULL;
     mu_engine_etcd3_names_init(&e->names, config->run_id);
     mu_patience_init(&e->patience, config->lease_s * 1000);
     mu_later_open(&e->later, loop, NULL);
     e->parts = 1;
     *ret_client = &e->client;
     return 0;
-}
-
-struct mu_etcd3 *mu_engine_etcd3_client(struct mu_engine_client *client)
-{
-    return ((struct engine *)client)->etcd;
 }

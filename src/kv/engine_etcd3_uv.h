@@ -10,12 +10,11 @@ struct mu_engine_etcd3_config {
     struct mu_etcd3_config etcd;
     const char *run_id;            /* copied; at most MU_RDZV_RUN_ID_MAX bytes */
     uint64_t lease_s, job_lease_s; /* of TAKE_LEASE and GRANT_JOB */
+    uint64_t renew_ms;             /* at least so often a lease is kept alive, and RENEWED is told; 0: it is not */
 };
 
 /* Fails as mu_etcd3_start() does, and makes no connection yet. */
 int mu_engine_etcd3_start(uv_loop_t *loop, const struct mu_engine_etcd3_config *config, mu_engine_client_heard *heard,
                           void *ctx, struct mu_engine_client **ret_client, struct muster_error *reterr);
-/* For requests beside the machine's; the client's, and gone with it. */
-struct mu_etcd3 *mu_engine_etcd3_client(struct mu_engine_client *client);
 
 #endif

@@ -44,6 +44,7 @@ struct mu_etcd2_request { /* zeroed, and then what is needed */
     bool has_prev_value;             /* PUT, DELETE */
     struct mu_slice prev_value;
     uint64_t wait_index; /* WATCH: the first index that counts; 0: from now on */
+    bool once;           /* WATCH: MUSTER_ECANCELED when its connection has ended; it is not made again elsewhere */
 };
 
 struct mu_etcd2_wire {

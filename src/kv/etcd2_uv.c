@@ -37,6 +37,12 @@ static void read_answer(struct mu_etcd2_call *call)
         (void)mu_wrap(&call->error, call->error.code, "%s: %s", call->what, endpoint);
 }
 
+static void on_connection_ended(struct mu_http_request *http, const struct muster_error *error)
+{
+    (void)error;
+    mu_http_cancel(http);
+}
+
 static void on_http_done(struct mu_http_request *http)
 {
     struct mu_etcd2_call *call = http->ctx;
@@ -66,6 +72,7 @@ void mu_etcd2_call(struct mu_http *etcd, struct mu_etcd2_call *call)
                                            .attempt_ms = call->request.kind == MU_ETCD2_WATCH ? UINT64_MAX : 0,
                                            .repeatable = mu_etcd2_is_repeatable(&call->request),
                                            .judge = judge,
+                                           .on_retry = call->request.once ? on_connection_ended : NULL,
                                            .done = on_http_done,
                                            .ctx = call };
     rc = mu_etcd2_build(&call->request, &call->wire, &call->http.error);

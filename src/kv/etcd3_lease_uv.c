@@ -27,6 +27,8 @@ struct mu_etcd3_lease {
     uv_timer_t timer;
     int64_t id, asked_ttl_s;
     uint64_t ttl_ms;
+    uint64_t every_ms; /* on_renewed; 0: nobody wants it */
+    void (*on_renewed)(struct mu_etcd3_lease *lease, void *ctx);
     uint64_t since_ms; /* when the last request that was carried out was sent */
     uint64_t sent_ms;  /* the one under way */
     enum lease_state state;
@@ -78,6 +80,16 @@ static void arm_lease(struct mu_etcd3_lease *lease, uint64_t at_ms)
         mu_timer_until(&lease->timer, at_ms, keep_alive);
 }
 
+static uint64_t sooner_ms(uint64_t ms, uint64_t limit_ms)
+{
+    return limit_ms > 0 && limit_ms < ms ? limit_ms : ms;
+}
+
+static void arm_next(struct mu_etcd3_lease *lease)
+{
+    arm_lease(lease, lease->since_ms + sooner_ms(lease->ttl_ms / 3, lease->every_ms));
+}
+
 static void on_kept(struct mu_etcd3_call *call)
 {
     struct mu_etcd3_lease *lease = call->ctx;
@@ -92,8 +104,10 @@ static void on_kept(struct mu_etcd3_call *call)
         free_lease_if_over(lease);
     } else if (call->rc == 0 && !gone) {
         lease->since_ms = lease->sent_ms;
-        arm_lease(lease, lease->sent_ms + lease->ttl_ms / 3);
+        arm_next(lease);
         tell_lease_trouble(lease, NULL);
+        if (lease->on_renewed != NULL && !lease->closed)
+            lease->on_renewed(lease, lease->ctx);
     } else if (gone || now_ms >= lease->since_ms + lease->ttl_ms) {
         lose(lease, &call->error);
     } else {
@@ -113,7 +127,7 @@ static void keep_alive(uv_timer_t *timer)
 {
     struct mu_etcd3_lease *lease = timer->data;
     uint64_t now_ms = uv_now(lease->etcd->loop), end_ms = lease->since_ms + lease->ttl_ms;
-    uint64_t attempt_ms = lease->ttl_ms / 6;
+    uint64_t attempt_ms = sooner_ms(lease->ttl_ms / 6, lease->every_ms / 2);
 
     lease->calling = true;
     lease->sent_ms = now_ms;
@@ -143,7 +157,7 @@ static void on_grant_done(struct mu_etcd3_call *call)
         lease->state = HELD;
         lease->ttl_ms = (uint64_t)(ttl_s > 0 ? ttl_s : lease->asked_ttl_s) * 1000;
         lease->since_ms = lease->sent_ms;
-        arm_lease(lease, lease->since_ms + lease->ttl_ms / 3);
+        arm_next(lease);
         lease->ops->on_granted(lease, lease->id, lease->ctx);
     } else {
         lose(lease, &call->error);
@@ -174,6 +188,19 @@ int mu_etcd3_lease_start(struct mu_etcd3 *etcd, int64_t ttl_s, uint64_t grant_ms
     mu_etcd3_call(etcd, &lease->call);
     *ret_lease = lease;
     return 0;
+}
+
+void mu_etcd3_lease_tell_renewed(struct mu_etcd3_lease *lease, uint64_t every_ms,
+                                 void (*on_renewed)(struct mu_etcd3_lease *lease, void *ctx))
+{
+    assert(lease->state == ASKED);
+    lease->every_ms = every_ms;
+    lease->on_renewed = on_renewed;
+}
+
+uint64_t mu_etcd3_lease_renewed_ms(const struct mu_etcd3_lease *lease)
+{
+    return lease->since_ms;
 }
 
 int64_t mu_etcd3_lease_id(const struct mu_etcd3_lease *lease)

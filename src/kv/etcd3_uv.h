@@ -129,6 +129,11 @@ struct mu_etcd3_lease_ops {
  * can be repeated. */
 int mu_etcd3_lease_start(struct mu_etcd3 *etcd, int64_t ttl_s, uint64_t grant_ms, const struct mu_etcd3_lease_ops *ops,
                          void *ctx, struct mu_etcd3_lease **ret_lease, struct muster_error *reterr);
+/* Before it is granted: it is kept alive at least this often, and each time that etcd has acknowledged this is told. */
+void mu_etcd3_lease_tell_renewed(struct mu_etcd3_lease *lease, uint64_t every_ms,
+                                 void (*on_renewed)(struct mu_etcd3_lease *lease, void *ctx));
+/* When the last request that was acknowledged, the grant included, was sent, by uv_now(). */
+uint64_t mu_etcd3_lease_renewed_ms(const struct mu_etcd3_lease *lease);
 int64_t mu_etcd3_lease_id(const struct mu_etcd3_lease *lease); /* 0: not granted (yet) */
 /* No callback comes after this call, except `closed`; the memory is freed by the loop. `revoke`: also asks etcd to end
  * it, and with it its keys, for at most revoke_ms, in the background. `closed` (may be NULL) comes from the loop when

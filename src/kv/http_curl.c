@@ -76,10 +76,12 @@ enum {
     CURLMOPT_SOCKETFUNCTION = 20001,
     CURLMOPT_TIMERFUNCTION = 20004,
 
+    CURLINFO_PRIMARY_IP = 0x100000 + 32,
     CURLINFO_LOCAL_IP = 0x100000 + 41,
     CURLINFO_PRIVATE = 0x100000 + 21,
     CURLINFO_RESPONSE_CODE = 0x200000 + 2,
     CURLINFO_REQUEST_SIZE = 0x200000 + 12,
+    CURLINFO_PRIMARY_PORT = 0x200000 + 40,
     CURLINFO_APPCONNECT_TIME = 0x300000 + 33,
 
     CURLE_OK = 0,
@@ -409,12 +411,17 @@ static void take_error(struct mu_curl_transfer *transfer, int result)
 
 static void take_answer(struct mu_curl_transfer *transfer, int result)
 {
-    char *local = NULL;
-    long status = 0;
+    char *local = NULL, *server = NULL;
+    long status = 0, port = 0;
 
     (void)curl_calls.easy_getinfo(transfer->easy, CURLINFO_LOCAL_IP, &local);
     if (local != NULL)
         (void)snprintf(transfer->local, sizeof transfer->local, "%s", local);
+    (void)curl_calls.easy_getinfo(transfer->easy, CURLINFO_PRIMARY_IP, &server);
+    (void)curl_calls.easy_getinfo(transfer->easy, CURLINFO_PRIMARY_PORT, &port);
+    if (server != NULL)
+        (void)snprintf(transfer->server, sizeof transfer->server, "%s", server);
+    transfer->server_port = (uint16_t)port;
     (void)curl_calls.easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
     transfer->status = (unsigned)status;
     if (result != CURLE_OK) {

@@ -57,6 +57,8 @@ struct mu_curl_transfer { /* Zero it, then fill in what is asked. */
     uint64_t etcd_index; /* X-Etcd-Index; 0: none */
     struct mu_buf reply; /* the caller's to free */
     char local[64];      /* our end's address; "": not known */
+    char server[64];     /* the other end's; the same */
+    uint16_t server_port;
     /* Under way. */
     struct mu_curl *curl;
     struct mu_list link;

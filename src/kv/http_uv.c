@@ -67,6 +67,7 @@ struct mu_http {
     size_t works_count;
     size_t handles;
     char local[64];
+    struct mu_http_server server; /* port 0: not known */
     bool closing;
     mu_http_closed *on_closed;
     void *closed_ctx;
@@ -287,6 +288,9 @@ static void on_transferred(struct mu_curl_transfer *transfer)
     if (transfer->local[0] != '\0')
         memcpy(http->local, transfer->local, sizeof http->local);
     if (transfer->rc == 0) {
+        http->server.url = http->endpoints.urls[work->endpoint];
+        memcpy(http->server.address, transfer->server, sizeof http->server.address);
+        http->server.port = transfer->server_port;
         take_answer(work);
         return;
     }
@@ -667,6 +671,12 @@ uint64_t mu_http_answered_ms(const struct mu_http *http, unsigned endpoint)
 bool mu_http_local_address(const struct mu_http *http, char *text, size_t room)
 {
     return http->local[0] != '\0' && (size_t)snprintf(text, room, "%s", http->local) < room;
+}
+
+bool mu_http_server(const struct mu_http *http, struct mu_http_server *ret_server)
+{
+    *ret_server = http->server;
+    return http->server.port != 0;
 }
 
 void mu_http_close(struct mu_http *http, mu_http_closed *closed, void *ctx)

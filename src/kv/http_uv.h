@@ -105,6 +105,9 @@ void mu_http_give_up(struct mu_http *http, unsigned endpoint);
 /* Our end of the connection that was used last, numeric; false: not known. */
 bool mu_http_local_address(const struct mu_http *http, char *text, size_t room);
 
+/* The one that answered last; false: none has. */
+bool mu_http_server(const struct mu_http *http, struct mu_http_server *ret_server);
+
 /* Requests under way are done with MUSTER_ECANCELED first, from the loop; then `closed`, after which the memory is
  * gone. */
 typedef void mu_http_closed(void *ctx);

@@ -5,6 +5,7 @@
 #include "base/base64.h"
 #include "base/clock.h"
 #include "base/texts.h"
+#include "proc/will.h"
 #include "rdzv/pickle.h"
 #include "store/store.h"
 
@@ -31,7 +32,9 @@ void mu_kv_fail(struct mu_kv_request *request, int rc, const struct muster_error
     muster_bytes_done(&request->state_token);
     request->found = request->foreign = request->written = false;
     request->error = *error;
-    request->rc = mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
+    request->rc = rc;
+    if (rc != MUSTER_ECONNECT) /* without a connection it does not matter what for */
+        (void)mu_wrap(&request->error, rc, "%s", mu_kv_kind_text(request->kind));
 }
 
 uint64_t mu_kv_left_ms(const struct mu_kv_request *request, uint64_t now_ms)
@@ -181,4 +184,13 @@ int mu_kv_run(struct muster_store *store, mu_kv_ask *ask, struct mu_call *call, 
     call->bytes = request.bytes;
     call->result = call->kind == MU_CALL_ADD ? request.number : request.found;
     return rc;
+}
+
+void mu_kv_leave(struct mu_kv_lone *lone, struct mu_will *will)
+{
+    (void)mu_will_set(will, &(struct mu_will_text){ .address = (const struct sockaddr *)&lone->address,
+                                                    .address_len = lone->address_len,
+                                                    .bytes = mu_buf_slice(&lone->bytes),
+                                                    .server_closes = lone->server_closes });
+    mu_buf_done(&lone->bytes);
 }

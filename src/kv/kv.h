@@ -75,6 +75,9 @@ int mu_kv_encode_document(const struct mu_kv_request *request, struct mu_buf *te
 /* For drivers: what is stored under `key` becomes the answer, but for its token: a document, or something foreign. */
 int mu_kv_give_document(struct mu_kv_request *request, const char *key, struct mu_slice text,
                         struct muster_error *reterr);
+/* A TCPStore's document. PyTorch's clients put a "/" in front of the key. */
+#define MU_KV_C10D_DOCUMENT_KEY "torch.rendezvous.%s" /* with the run id */
+#define MU_KV_C10D_NO_DOCUMENT "Y2FuaW1hZGFt"         /* PyTorch's marker, so that reads never have to wait */
 /* For drivers: "PREFIX7/K" is K of round 7. Returns "7", and leaves K. Empty: it is no such key, and stays as it is. */
 struct mu_slice mu_kv_take_round(struct mu_slice *key, const char *prefix);
 /* For drivers: it is done. By its `link`, as struct mu_later wants it. */
@@ -87,11 +90,13 @@ int mu_kv_run(struct muster_store *store, mu_kv_ask *ask, struct mu_call *call, 
               struct muster_error *reterr);
 
 struct mu_kv;
+struct mu_will;
 typedef void mu_kv_closed(struct mu_kv *kv, void *ctx);
 
 struct mu_kv_lone {
     struct sockaddr_storage address;
     socklen_t address_len;
+    bool server_closes;  /* as in struct mu_will_text (proc/will.h) */
     struct mu_buf bytes; /* the receiver's to free */
 };
 
@@ -121,6 +126,9 @@ struct mu_kv { /* first member of every driver's own */
     mu_kv_closed *on_closed; /* may be NULL */
     void *closed_ctx;
 };
+
+/* Makes it this will (proc/will.h), and frees its bytes. */
+void mu_kv_leave(struct mu_kv_lone *lone, struct mu_will *will);
 
 /* For drivers: `close` was called. */
 void mu_kv_begin_close(struct mu_kv *kv, mu_kv_closed *closed, void *ctx);

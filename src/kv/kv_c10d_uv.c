@@ -28,8 +28,7 @@ enum {
     SUFFIX_MAX = 40,      /* of a key of ours, "world/9223372036854775807" and its NUL included */
 };
 
-static const char no_document[] = "Y2FuaW1hZGFt"; /* PyTorch's marker, so that reads never have to wait */
-
+static const char no_document[] = MU_KV_C10D_NO_DOCUMENT;
 static const char no_host[] = "?"; /* expected and wanted: reads a key that may be missing, without a wait */
 
 /* ---- Requests ---- */
@@ -123,11 +122,6 @@ static void add(struct mu_c10d_work *work, struct mu_call call)
 static bool is_marker(struct mu_slice text)
 {
     return mu_slice_equal(text, mu_slice_str(no_document));
-}
-
-bool mu_kv_c10d_may_be_document(struct mu_slice text)
-{
-    return is_marker(text) || (text.len > 2 && memcmp(text.data, "gA", 2) == 0);
 }
 
 static bool is_slice(const struct muster_bytes *bytes, struct muster_slice slice)
@@ -583,7 +577,7 @@ static int set_up(struct mu_c10d *driver, const struct mu_kv_c10d_config *config
 {
     driver->host = strdup(config->host);
     driver->host_node = config->host_node == NULL ? NULL : strdup(config->host_node);
-    driver->document_key = mu_text_format("torch.rendezvous.%s", config->run_id);
+    driver->document_key = mu_text_format(MU_KV_C10D_DOCUMENT_KEY, config->run_id);
     driver->prefix = mu_text_format("muster.%s/", config->run_id);
     driver->publish_key = mu_text_format("muster.%s/host", config->run_id);
     if (driver->host == NULL || driver->document_key == NULL || driver->prefix == NULL || driver->publish_key == NULL ||

@@ -32,9 +32,6 @@ struct mu_kv_c10d_config {
     void *ctx;
 };
 
-/* Whether the document's key may have this value: the marker, or what begins as a pickle does in base64. */
-bool mu_kv_c10d_may_be_document(struct mu_slice text);
-
 /* Requests may be made at once; they wait for the connection. */
 int mu_kv_c10d_start(uv_loop_t *loop, const struct mu_kv_c10d_config *config, struct mu_kv **ret_kv,
                      struct muster_error *reterr);

@@ -34,3 +34,9 @@ void mu_patience_learn(struct mu_patience *p, int rc)
     else if (rc == 0 && p->times > 1)
         p->times--;
 }
+
+void mu_patience_learn_lease(struct mu_patience *p, int64_t lease, int rc)
+{
+    if (lease == 0)
+        mu_patience_learn(p, rc);
+}

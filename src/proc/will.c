@@ -13,6 +13,7 @@
 struct version {
     struct sockaddr_storage address;
     socklen_t address_len;
+    bool server_closes;
     size_t len;
     char bytes[MU_WILL_BYTES_MAX];
 };
@@ -28,6 +29,17 @@ struct mu_will {
 struct mu_wills {
     struct mu_will items[MU_WILLS_MAX];
 };
+
+/* An agent that has crashed may have written anywhere before. */
+static const struct version *whole(const struct mu_will *will)
+{
+    unsigned counts = atomic_load(&will->counts);
+    const struct version *version = counts == FIRST || counts == SECOND ? &will->versions[counts - FIRST] : NULL;
+
+    return version != NULL && version->len <= sizeof version->bytes && version->address_len <= sizeof version->address
+               ? version
+               : NULL;
+}
 
 /* ---- The agent's side ---- */
 
@@ -53,23 +65,34 @@ struct mu_will *mu_will_claim(struct mu_wills *wills)
     return NULL;
 }
 
-bool mu_will_set(struct mu_will *will, const struct sockaddr *address, socklen_t address_len, struct mu_slice bytes)
+static bool is_same(const struct version *version, const struct mu_will_text *text)
+{
+    return version != NULL && version->server_closes == text->server_closes &&
+           mu_slice_equal(mu_slice(version->bytes, version->len), text->bytes) &&
+           version->address_len == text->address_len &&
+           memcmp(&version->address, text->address, text->address_len) == 0;
+}
+
+bool mu_will_set(struct mu_will *will, const struct mu_will_text *text)
 {
     unsigned next;
     struct version *version;
 
     if (will == NULL)
         return false;
-    if (bytes.len > MU_WILL_BYTES_MAX || address_len > sizeof version->address) {
+    if (text->bytes.len > MU_WILL_BYTES_MAX || text->address_len > sizeof version->address) {
         mu_will_withdraw(will);
         return false;
     }
+    if (is_same(whole(will), text))
+        return true;
     next = atomic_load(&will->counts) == FIRST ? SECOND : FIRST;
     version = &will->versions[next - FIRST];
-    memcpy(&version->address, address, address_len);
-    version->address_len = address_len;
-    memcpy(version->bytes, bytes.data, bytes.len);
-    version->len = bytes.len;
+    memcpy(&version->address, text->address, text->address_len);
+    version->address_len = text->address_len;
+    memcpy(version->bytes, text->bytes.data, text->bytes.len);
+    version->len = text->bytes.len;
+    version->server_closes = text->server_closes;
     atomic_store(&will->counts, next); /* everything above is there by then */
     return true;
 }
@@ -129,26 +152,16 @@ static bool write_all(int fd, struct mu_slice bytes, int64_t until_ms)
 
 /* Reads and drops the answer until the other end closes. To close earlier might reset the connection before the other
  * end has read everything. */
-static void await_close(int fd, int64_t until_ms)
+static void await_close(int fd, bool server_closes, int64_t until_ms)
 {
     char answer[256];
     ssize_t count;
 
-    (void)shutdown(fd, SHUT_WR);
+    if (!server_closes)
+        (void)shutdown(fd, SHUT_WR);
     do {
         count = await(fd, POLLIN, until_ms) ? recv(fd, answer, sizeof answer, 0) : 0;
     } while (count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN)));
-}
-
-/* An agent that has crashed may have written anywhere before. */
-static const struct version *whole(const struct mu_will *will)
-{
-    unsigned counts = atomic_load(&will->counts);
-    const struct version *version = counts == FIRST || counts == SECOND ? &will->versions[counts - FIRST] : NULL;
-
-    return version != NULL && version->len <= sizeof version->bytes && version->address_len <= sizeof version->address
-               ? version
-               : NULL;
 }
 
 static bool send_one(const struct version *version, int64_t until_ms)
@@ -162,7 +175,7 @@ static bool send_one(const struct version *version, int64_t until_ms)
            (errno == EINPROGRESS && is_connected(fd, until_ms));
     sent = sent && write_all(fd, mu_slice(version->bytes, version->len), until_ms);
     if (sent)
-        await_close(fd, until_ms);
+        await_close(fd, version->server_closes, until_ms);
     (void)close(fd);
     return sent;
 }

@@ -25,8 +25,17 @@ void mu_wills_free(struct mu_wills *wills); /* in this process */
 
 /* A place that is free; NULL: there is none. From any thread. */
 struct mu_will *mu_will_claim(struct mu_wills *wills);
-/* Replaces the will. `address`: numeric, with its port. False: it is too long, and there is no will now. */
-bool mu_will_set(struct mu_will *will, const struct sockaddr *address, socklen_t address_len, struct mu_slice bytes);
+struct mu_will_text {
+    const struct sockaddr *address; /* numeric, with its port */
+    socklen_t address_len;
+    struct mu_slice bytes;
+    /* The server closes by itself when it has done what they ask for, and does nothing of it if we close our direction
+     * before: an HTTP server, for example. False: it closes when we have closed our direction. */
+    bool server_closes;
+};
+
+/* Replaces the will. False: it is too long, and there is no will now. */
+bool mu_will_set(struct mu_will *will, const struct mu_will_text *text);
 void mu_will_withdraw(struct mu_will *will); /* nothing is sent */
 void mu_will_release(struct mu_will *will);  /* withdraws it, and others may have the place */
 

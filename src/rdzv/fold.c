@@ -5,7 +5,7 @@
 #include "rdzv/fold_parts.h"
 
 #include "base/texts.h"
-#include "rdzv/timeout_text.h"
+#include "base/words.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -72,7 +72,7 @@ bool mu_fold_is_leader(const struct mu_fold *f)
            f->seen[JOB_LEADER].lease == f->lease;
 }
 
-static bool was_left(const struct mu_fold *f, uint64_t world)
+bool mu_fold_was_left(const struct mu_fold *f, uint64_t world)
 {
     for (size_t i = 0; i < f->left_count; i++)
         if (f->left[i] == world)
@@ -80,10 +80,10 @@ static bool was_left(const struct mu_fold *f, uint64_t world)
     return false;
 }
 
-static void note_left(struct mu_fold *f, uint64_t world)
+void mu_fold_note_left(struct mu_fold *f, uint64_t world)
 {
     f->left_world = world;
-    if (was_left(f, world))
+    if (mu_fold_was_left(f, world))
         return;
     if (f->left_count == MU_FOLD_LEFT_MAX)
         memmove(f->left, f->left + 1, --f->left_count * sizeof *f->left);
@@ -92,13 +92,13 @@ static void note_left(struct mu_fold *f, uint64_t world)
 
 static void out_of_world(struct mu_fold *f)
 {
-    if (f->world.id != 0)
-        note_left(f, f->world.id);
-    mu_fold_world_done(&f->world);
-    free(f->lost);
-    f->lost = NULL;
+    if (f->world.id != 0) {
+        f->last_world = f->world.id;
+        mu_fold_note_left(f, f->world.id);
+    }
+    f->world = (struct mu_fold_world){ .id = 0 };
+    mu_fold_members_done(&f->names);
     f->rank = -1;
-    f->restore_at_ms = UINT64_MAX;
 }
 
 /* Read it all again before anything else is decided. */
@@ -133,9 +133,25 @@ static void drop_lease(struct mu_fold *f, uint64_t id)
     distrust_without_lease(f);
 }
 
+/* The report cannot be made any more. */
+static void drop_report(struct mu_fold *f)
+{
+    static const struct muster_error error = { .code = MUSTER_ERDZV_STATE,
+                                               .text = "this node is in no round any more" };
+    struct mu_part_news *news;
+
+    if (f->report == REPORT_NONE)
+        return;
+    f->report = REPORT_NONE;
+    news = mu_fold_tell(f, MU_PART_TELL_REPORTED);
+    news->round = f->report_round;
+    news->error = &error;
+}
+
 static void become_idle(struct mu_fold *f)
 {
     out_of_world(f);
+    drop_report(f);
     drop_lease(f, 0);
     f->lease_was_lost = false;
     f->phase = MU_FOLD_IDLE;
@@ -192,26 +208,11 @@ static void is_away(struct mu_fold *f, const struct muster_error *error)
 
 /* ---- What it means for us ---- */
 
-static bool is_gone(const struct mu_fold *f, int64_t rank)
-{
-    return mu_fold_has(f, JOB_NEWS) && f->news.world == f->doc.id && mu_fold_news_gone(&f->news, rank);
-}
-
-/* News may name ranks that the document does not have. */
-static size_t members_left(const struct mu_fold *f)
-{
-    size_t gone = mu_fold_has(f, JOB_NEWS) && f->news.world == f->doc.id ? f->news.gone_count : 0;
-
-    while (gone > 0 && f->news.gone[gone - 1] >= f->doc.count)
-        gone--;
-    return f->doc.count - gone;
-}
-
 /* A complete round that runs without us, and has no place for us. */
 bool mu_fold_is_spare(const struct mu_fold *f)
 {
-    return f->phase == MU_FOLD_JOINING && f->job.loaded && mu_fold_has(f, JOB_DOC) &&
-           (int64_t)members_left(f) >= f->settings.nodes_max;
+    return f->phase == MU_FOLD_JOINING && f->job.loaded && mu_fold_has(f, JOB_DOC) && f->doc.id != f->last_world &&
+           !(mu_fold_has_news(f) && f->news.over) && f->doc.nodes >= f->settings.nodes_max;
 }
 
 struct mu_part_progress mu_fold_progress(const struct mu_fold *f)
@@ -223,7 +224,7 @@ struct mu_part_progress mu_fold_progress(const struct mu_fold *f)
 
     if (progress.spare)
         progress.deadline_ms = UINT64_MAX;
-    if (mu_fold_has(f, JOB_NEWS) && f->news.world == (mu_fold_has(f, JOB_DOC) ? f->doc.id : 0)) {
+    if (mu_fold_has_news(f)) {
         progress.joined = f->news.joined;
         progress.waiting = f->news.waiting;
         progress.spares = f->news.spares;
@@ -247,17 +248,25 @@ static void tell_progress(struct mu_fold *f)
     (void)mu_fold_tell(f, MU_PART_TELL_PROGRESS);
 }
 
-static void enter_world(struct mu_fold *f, int64_t rank)
+static void enter_world(struct mu_fold *f)
 {
-    bool *lost = calloc(f->doc.count, sizeof *lost);
-
-    if (lost == NULL || mu_fold_world_read(mu_buf_slice(&f->doc.bytes), &f->world, NULL) < 0) {
-        free(lost);
-        (void)mu_fold_is_due(f, f->now_ms + MU_FOLD_RETRY_MAX_MS); /* no memory: another time */
-        return;
-    }
-    f->lost = lost;
-    f->rank = rank;
+    f->world = f->doc;
+    f->names = f->seat.names;
+    f->seat.names = (struct mu_fold_members){ .world = 0 };
+    f->rank = f->seat.found.rank;
+    f->seat_told = (struct mu_part_seat){
+        .count = f->world.count,
+        .restarts_left = f->world.max_restarts - f->world.count,
+        .max_restarts = f->world.max_restarts,
+        .base_rank = f->seat.found.base_rank,
+        .world_size = f->world.size,
+        .base_role_rank = f->seat.found.base_role_rank,
+        .role_world_size = f->seat.found.role_size,
+        .why = f->world.why[0] != '\0' ? f->world.why : NULL,
+    };
+    f->record.end = (struct mu_fold_end){ .kind = MU_FOLD_END_NONE };
+    f->told_over = false;
+    f->told_gone = 0;
     f->phase = MU_FOLD_MEMBER;
     f->joined_ms = f->now_ms;
     f->told_waiting = false;
@@ -268,9 +277,14 @@ static void enter_world(struct mu_fold *f, int64_t rank)
     mu_fold_tell(f, MU_PART_TELL_JOINED)->round = f->world.round;
 }
 
+/* What another version of muster wrote. */
+static bool is_refused(const struct mu_fold *f)
+{
+    return f->seen[JOB_DOC].value == KEY_OTHER || f->seen[JOB_LEADER].value == KEY_OTHER;
+}
+
 static void observe_joining(struct mu_fold *f)
 {
-    int64_t rank = mu_fold_has(f, JOB_DOC) ? mu_fold_world_rank(&f->doc, f->id) : -1;
     bool spare = mu_fold_is_spare(f);
 
     if (mu_fold_has(f, JOB_CLOSED)) {
@@ -279,45 +293,31 @@ static void observe_joining(struct mu_fold *f)
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }
-    if (f->seen[JOB_DOC].value == KEY_NEWER) {
-        f->error = f->newer;
+    if (is_refused(f)) {
+        f->error = f->other;
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }
-    if (rank >= 0 && !was_left(f, f->doc.id) && !is_gone(f, rank)) {
-        enter_world(f, rank);
-        return;
+    mu_fold_seat_observe(f);
+    if (f->seat.state == SEAT_FOUND && !mu_fold_was_left(f, f->doc.id) && !mu_fold_is_fenced(f)) {
+        if (!mu_fold_has_news(f) || !mu_fold_news_gone(&f->news, f->seat.found.rank)) {
+            enter_world(f);
+            return;
+        }
+        mu_fold_note_left(f, f->doc.id);
     }
-    if (rank >= 0)
-        note_left(f, f->doc.id); /* our record will say so */
+    /* A world that was put back may have lost our seat with the rest, and the leader waits for us. */
+    if (f->seat.state == SEAT_NONE && mu_fold_has_news(f) && f->news.grace)
+        mu_fold_note_left(f, f->doc.id);
+    if (mu_fold_has(f, JOB_DOC) && mu_fold_was_left(f, f->doc.id))
+        f->left_world = f->doc.id; /* our record will say so */
     if (spare)
         f->deadline_ms = f->now_ms + f->settings.join_ms;
     tell_progress(f);
 }
 
-static const char *apart_text(const struct mu_fold *f, int64_t apart, char text[static MU_WAITERS_NOTE_MAX])
-{
-    (void)snprintf(text, MU_WAITERS_NOTE_MAX,
-                   "%" PRId64 " %s started with an --nnodes that does not go together with that of the others; this "
-                   "node has --nnodes %" PRId64 ":%" PRId64,
-                   apart, apart == 1 ? "node was" : "nodes were", f->settings.nodes_min, f->settings.nodes_max);
-    return text;
-}
-
-const char *mu_fold_note(const struct mu_fold *f, char note[static MU_WAITERS_NOTE_MAX])
-{
-    int64_t apart = mu_fold_progress(f).apart;
-    const char *named = mu_waiters_note(&f->crowd, note);
-
-    /* Whose they are is not known yet, or too many have come. */
-    return named == NULL && apart > 0 ? apart_text(f, apart, note) : named;
-}
-
 static void observe_deadline(struct mu_fold *f)
 {
-    struct mu_part_progress seen;
-    char text[MU_TIMEOUT_TEXT_MAX], note[MU_WAITERS_NOTE_MAX];
-
     if (f->phase != MU_FOLD_JOINING)
         return;
     if (!f->ever_heard && mu_fold_is_due(f, f->first_until_ms) && f->down) {
@@ -329,68 +329,44 @@ static void observe_deadline(struct mu_fold *f)
     }
     if (!mu_fold_is_due(f, f->deadline_ms))
         return;
-    seen = mu_fold_progress(f);
-    if (f->down) {
-        f->error = f->away;
-        f->error.code = MUSTER_ERDZV_TIMEOUT;
-        (void)mu_wrap(&f->error, f->error.code, "timed out after %" PRIu64 " s: etcd cannot be used",
-                      f->settings.join_ms / 1000);
-    } else if (!f->ever_heard) {
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s: etcd has not answered",
-                      f->settings.join_ms / 1000);
-    } else if (seen.apart > 0 && f->crowd.apart[0] == '\0') {
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s: %s", f->settings.join_ms / 1000,
-                      apart_text(f, seen.apart, note));
-    } else {
-        struct mu_timeout_text came = { .waited_ms = f->settings.join_ms,
-                                        .joined = seen.joined,
-                                        .nodes_min = f->settings.nodes_min,
-                                        .nodes_max = f->settings.nodes_max,
-                                        .nodes = f->crowd.nodes,
-                                        .nodes_count = f->crowd.count };
-        bool has_note = mu_waiters_note(&f->crowd, note) != NULL;
-
-        if (f->crowd.count == MU_WAITERS_NAMES_MAX && seen.joined > MU_WAITERS_NAMES_MAX)
-            came.nodes_count = (size_t)seen.joined; /* so many more are counted */
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "%s%s%s", mu_timeout_text_write(&came, text),
-                      has_note ? "; " : "", note);
-    }
+    mu_fold_say_timeout(f);
     mu_fold_tell_failed(f, MU_PART_ON_JOIN);
 }
 
-static void tell_removed(struct mu_fold *f)
+static void tell_removed(struct mu_fold *f, const char *cause)
 {
-    mu_fold_tell(f, MU_PART_TELL_REMOVED)->round = f->world.round;
+    struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_REMOVED);
+
+    news->round = f->world.round;
+    news->cause = cause;
     become_idle(f);
 }
 
 static void observe_member(struct mu_fold *f)
 {
-    bool more = false;
-
-    if (f->seen[JOB_DOC].value == KEY_NEWER) {
-        f->error = f->newer;
+    if (is_refused(f)) {
+        f->error = f->other;
         mu_fold_tell_failed(f, MU_PART_ON_TIME);
         return;
     }
     if (mu_fold_has(f, JOB_DOC) && f->doc.id != f->world.id) {
-        tell_removed(f);
+        tell_removed(f, NULL);
         return;
     }
     if (!mu_fold_has(f, JOB_NEWS) || f->news.world != f->world.id)
         return;
     if (mu_fold_news_gone(&f->news, f->rank)) {
-        tell_removed(f);
+        tell_removed(f, NULL);
         return;
     }
-    for (size_t i = 0; i < f->news.gone_count; i++) {
-        if (f->news.gone[i] >= f->world.count || f->lost[f->news.gone[i]])
-            continue;
-        f->lost[f->news.gone[i]] = true;
-        more = true;
+    if (f->news.over && (!f->told_over || f->news.gone > f->told_gone)) {
+        struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_LOST);
+
+        f->told_over = true;
+        f->told_gone = f->news.gone;
+        news->round = f->world.round;
+        news->cause = f->news.cause;
     }
-    if (more)
-        mu_fold_tell(f, MU_PART_TELL_LOST)->round = f->world.round;
     /* Not while etcd is away: workers would be stopped for a round that cannot come. */
     if (f->news.waiting > 0 && !f->told_waiting && !mu_fold_has(f, JOB_CLOSED) && !f->down &&
         mu_fold_is_due(f, f->joined_ms + f->world.hold_ms)) {
@@ -419,10 +395,12 @@ static void observe(struct mu_fold *f)
         f->foreign.code = 0;
         mu_fold_tell(f, MU_PART_TELL_FOREIGN)->error = &f->told_foreign;
     }
+    if (f->phase == MU_FOLD_MEMBER && f->record.end.kind != MU_FOLD_END_DONE && mu_fold_is_fenced(f))
+        tell_removed(f, f->fence_text);
     if (f->job.loaded) {
         if (f->phase == MU_FOLD_JOINING)
             observe_joining(f);
-        if (f->phase == MU_FOLD_MEMBER) /* the world that we have just entered may be over */
+        if (f->phase == MU_FOLD_MEMBER && f->leave_by_ms == 0) /* the world that we have just entered may be over */
             observe_member(f);
         observe_closed(f);
     }
@@ -459,10 +437,30 @@ static void on_join(struct mu_fold *f)
     f->look_at_ms = f->now_ms + mu_waiters_next_ms(0, f->settings.join_ms);
 }
 
-static void on_leave(struct mu_fold *f)
+static void on_report(struct mu_fold *f, const struct mu_part_report *report)
 {
-    if (f->phase == MU_FOLD_LEAVING)
+    static const enum mu_fold_end_kind kinds[] = { [MU_PART_END_FAILED] = MU_FOLD_END_FAILED,
+                                                   [MU_PART_END_DONE] = MU_FOLD_END_DONE,
+                                                   [MU_PART_END_LEFT] = MU_FOLD_END_LEFT };
+    struct mu_fold_end *end = &f->record.end;
+
+    f->report = REPORT_WANTED;
+    f->report_round = f->world.round;
+    if (f->phase != MU_FOLD_MEMBER) {
+        f->report_round = -1;
+        drop_report(f);
         return;
+    }
+    if (end->kind == MU_FOLD_END_DONE)
+        return; /* that stays so */
+    *end = (struct mu_fold_end){ .kind = kinds[report->end], .world = f->world.id, .rank = report->rank };
+    (void)mu_words_plain(mu_slice_str(report->text != NULL ? report->text : ""), end->text, sizeof end->text);
+}
+
+static void leave(struct mu_fold *f)
+{
+    f->leave_by_ms = 0;
+    drop_report(f);
     out_of_world(f);
     f->lease_was_lost = false;
     if (f->lease_take == 0) {
@@ -473,6 +471,24 @@ static void on_leave(struct mu_fold *f)
     f->phase = MU_FOLD_LEAVING;
     f->drop_id = ++f->last_id;
     drop_lease(f, f->drop_id);
+}
+
+/* What we report goes first: with our lease our record is gone, and nobody would know why. */
+static void on_leave(struct mu_fold *f)
+{
+    if (f->phase == MU_FOLD_LEAVING || f->leave_by_ms != 0)
+        return;
+    if (f->phase == MU_FOLD_MEMBER && f->report != REPORT_NONE && f->lease != 0)
+        f->leave_by_ms = f->now_ms + MU_FOLD_LEAVE_MS;
+    else
+        leave(f);
+}
+
+static void observe_leaving(struct mu_fold *f)
+{
+    if (f->leave_by_ms != 0 &&
+        (f->report == REPORT_NONE || f->phase != MU_FOLD_MEMBER || mu_fold_is_due(f, f->leave_by_ms)))
+        leave(f);
 }
 
 static void on_dropped(struct mu_fold *f, const struct mu_fold_event *event)
@@ -489,6 +505,7 @@ static void on_leased(struct mu_fold *f, const struct mu_fold_event *event)
         return;
     assert(event->lease != 0);
     mu_fold_is_heard(f);
+    mu_fold_renewed(f, event);
     f->lease = event->lease;
     f->record_is = RECORD_MISSING;
     if (f->lease_was_lost)
@@ -540,19 +557,23 @@ static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event)
         f->record_is = f->lease_take == 0 || f->lease_take != f->write_take ? RECORD_MISSING
                        : f->record.joining                                  ? RECORD_JOINS
                                                                             : RECORD_STAYS;
-        if (event->held ? f->write.puts_count > 0 : f->write.else_count > 0)
+        if (event->held ? f->write.ops_count > 0 : f->write.else_count > 0)
             f->record_mod = event->revision;
+        if (f->report == REPORT_SENT) {
+            f->report = REPORT_NONE;
+            if (f->record.end.at == 0)
+                f->record.end.at = event->revision;
+            mu_fold_tell(f, MU_PART_TELL_REPORTED)->round = f->report_round;
+        }
         return;
     }
+    if (f->writing == SEATS || f->writing == WORLD)
+        mu_leader_batch_written(f, event->held);
+    if (f->writing == SEATS && event->held)
+        return; /* nobody watches these */
     if (f->writing == RECORD_BACK) {
         mu_leader_end_put_back(f, false);
         return;
-    }
-    if (f->writing == WORLD && event->held) {
-        struct mu_fold_effect *effect = mu_fold_emit(f, MU_FOLD_DO_COMPLETED);
-
-        effect->news.round = f->write_round;
-        effect->news.count = f->write_count;
     }
     if (event->held && f->job.loaded && f->write_loads == f->loads) {
         f->awaited_mod = event->revision;
@@ -576,16 +597,21 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
 
         if (ours && event->lease_gone && f->lease != 0 && f->write_take == f->lease_take)
             f->lease_was_lost = true;
+        if (f->writing == RECORD && f->report == REPORT_SENT)
+            f->report = REPORT_WANTED;
         if ((f->writing == RECORD || f->lease_was_lost) && f->write_take == f->lease_take)
             drop_lease(f, 0); /* a record in doubt must not come back later */
+        if (f->writing == SEATS || f->writing == WORLD)
+            mu_leader_give_up_world(f);
         if (event->lease_gone && f->writing == RECORD_BACK) {
             mu_leader_end_put_back(f, true);
-        } else if (event->lease_gone && !ours) {
-            job_lease_is_gone(f, f->write_job);
+        } else if (event->lease_gone && (!ours || f->record.end.kind == MU_FOLD_END_DONE)) {
+            job_lease_is_gone(f, f->write_job); /* that we are done is under it, too */
         }
         mu_fold_distrust(&f->job);
     } else if (!mu_fold_is_answer(event, &f->grant_id) && !mu_fold_is_answer(event, &f->keep_id) &&
-               !mu_fold_is_answer(event, &f->job.load_id) && !mu_fold_is_answer(event, &f->nodes.load_id)) {
+               !mu_fold_is_answer(event, &f->job.load_id) && !mu_fold_is_answer(event, &f->nodes.load_id) &&
+               !mu_fold_seat_failed(f, event) && !mu_leader_failed(f, event)) {
         return;
     }
     mu_fold_back_off(f);
@@ -614,44 +640,6 @@ static void on_kept(struct mu_fold *f, const struct mu_fold_event *event)
         return;
     job_lease_is_gone(f, f->keep_lease);
     mu_fold_distrust(&f->job);
-}
-
-/* One thing that was read; false: it is none. */
-static bool read_item(const struct mu_fold *f, const struct mu_fold_kv *kv, struct mu_waiters_item *ret_item)
-{
-    static const char waiting[] = "waiting/";
-    uint64_t under = 0;
-
-    ret_item->id = 0;
-    if (kv->key.len > sizeof waiting - 1 && memcmp(kv->key.data, waiting, sizeof waiting - 1) == 0)
-        ret_item->run_id = mu_slice(kv->key.data + sizeof waiting - 1, kv->key.len - (sizeof waiting - 1));
-    else if (!mu_leader_parse_key(kv->key, &ret_item->id, &under) || ret_item->id == 0)
-        return false;
-    if (mu_fold_record_read(kv->value, &ret_item->record, NULL) < 0)
-        return false;
-    if (mu_fold_has(f, JOB_DOC) && ret_item->record.world != f->doc.id &&
-        mu_fold_world_rank(&f->doc, ret_item->id) >= 0)
-        ret_item->record.joining = false; /* it has joined */
-    return true;
-}
-
-static void on_crowd(struct mu_fold *f, const struct mu_fold_event *event)
-{
-    struct mu_waiters_item *items;
-    size_t count = 0;
-
-    if (!mu_fold_is_answer(event, &f->look_id) || event->error != NULL)
-        return; /* for people only: what cannot be read is not told */
-    if (event->held && event->lease == f->lease && f->may_be_marked)
-        f->marked_lease = event->lease;
-    if (f->phase != MU_FOLD_JOINING || event->count > MU_WAITERS_RECORDS_MAX + MU_WAITERS_MARKS_MAX)
-        return;
-    items = calloc(event->count + 1, sizeof *items);
-    for (size_t i = 0; items != NULL && i < event->count; i++)
-        count += read_item(f, &event->kvs[i], &items[count]);
-    if (items != NULL && mu_waiters_see(&f->crowd, &f->record, items, count))
-        f->has_told = false; /* that is told again */
-    free(items);
 }
 
 static void on_trouble(struct mu_fold *f, const struct mu_fold_event *event)
@@ -683,6 +671,9 @@ static void handle(struct mu_fold *f, const struct mu_fold_event *event)
         if (f->down && f->job.loaded) /* no request is under way that would fail */
             is_away(f, NULL);
         break;
+    case MU_FOLD_ON_REPORT:
+        on_report(f, event->report);
+        break;
     case MU_FOLD_ON_LOADED:
         mu_fold_on_loaded(f, event);
         break;
@@ -698,11 +689,18 @@ static void handle(struct mu_fold *f, const struct mu_fold_event *event)
     case MU_FOLD_ON_LEASED:
         on_leased(f, event);
         break;
+    case MU_FOLD_ON_RENEWED:
+        mu_fold_renewed(f, event);
+        break;
     case MU_FOLD_ON_LEASE_LOST:
         on_lease_lost(f, event);
         break;
     case MU_FOLD_ON_DROPPED:
         on_dropped(f, event);
+        break;
+    case MU_FOLD_ON_RANGED:
+        if (!mu_fold_seat_ranged(f, event))
+            (void)mu_leader_ranged(f, event);
         break;
     case MU_FOLD_ON_WROTE:
         on_wrote(f, event);
@@ -714,7 +712,7 @@ static void handle(struct mu_fold *f, const struct mu_fold_event *event)
         on_kept(f, event);
         break;
     case MU_FOLD_ON_CROWD:
-        on_crowd(f, event);
+        mu_fold_on_crowd(f, event);
         break;
     case MU_FOLD_ON_REQUEST_FAILED:
         on_failed(f, event);
@@ -727,12 +725,15 @@ static void handle(struct mu_fold *f, const struct mu_fold_event *event)
 static void check(const struct mu_fold *f)
 {
     assert((f->phase == MU_FOLD_MEMBER) == (f->world.id != 0));
-    assert(f->world.id == 0 || (f->rank >= 0 && (size_t)f->rank < f->world.count && f->lost != NULL));
+    assert(f->world.id == 0 || (f->rank >= 0 && f->rank < f->world.nodes));
+    assert(f->world.id == 0 || !f->wants_names || f->names.count == (size_t)f->world.nodes);
     assert(f->lease == 0 || f->lease_take != 0);
     assert(f->record_is == RECORD_MISSING || f->lease != 0);
     assert((f->phase != MU_FOLD_IDLE && f->phase != MU_FOLD_LEAVING) || f->lease_take == 0);
     assert(!mu_fold_has(f, JOB_DOC) || f->doc.id != 0);
-    assert(f->entries_count == 0 || f->was_leader);
+    assert(f->lead.entries_count == 0 || f->was_leader);
+    assert((f->seat.id != 0) == (f->seat.state == SEAT_ASKED || f->seat.state == SEAT_NAMES_ASKED));
+    assert(f->lead.next.id == 0 || f->was_leader);
     assert(!f->job.loaded || f->job.load_id == 0);
 }
 
@@ -744,6 +745,7 @@ void mu_fold_step(struct mu_fold *f, const struct mu_fold_event *event, struct m
     f->now_ms = event->now_ms;
     handle(f, event);
     f->wake_ms = UINT64_MAX;
+    observe_leaving(f);
     observe(f);
     mu_fold_drive(f);
     check(f);
@@ -796,27 +798,55 @@ int64_t mu_fold_lease(const struct mu_fold *f)
     return f->lease;
 }
 
-const struct mu_waiters *mu_fold_crowd(const struct mu_fold *f)
+void mu_fold_introduce(struct mu_fold *f, const struct mu_part_self *self)
 {
-    return &f->crowd;
+    f->wants_names = false; /* the leader names whoever matters */
+    (void)mu_words_plain(mu_slice_str(self->role), f->record.role, sizeof f->record.role);
+    f->record.size = self->local_world_size;
+    f->record.max_restarts = self->max_restarts;
+    f->record.window_s = self->max_restarts <= MU_FOLD_CHARGES_MAX ? f->window_s : 0;
+    if (f->record.window_s != f->window_s) /* for the log, with the first join */
+        (void)mu_fail(&f->foreign, MUSTER_EINVAL, "restart_window is not used: with it max restarts is at most %d",
+                      MU_FOLD_CHARGES_MAX);
+}
+
+const struct mu_part_seat *mu_fold_seat(const struct mu_fold *f)
+{
+    return f->world.id != 0 ? &f->seat_told : NULL;
+}
+
+const struct mu_part_verdict *mu_fold_verdict(const struct mu_fold *f)
+{
+    return mu_fold_has(f, JOB_CLOSED) && f->closed.has_verdict ? &f->verdict : NULL;
+}
+
+const struct mu_fold_members *mu_fold_names(const struct mu_fold *f)
+{
+    return f->names.world != 0 ? &f->names : NULL;
 }
 
 bool mu_fold_is_lost(const struct mu_fold *f, size_t rank)
 {
-    return f->lost != NULL && rank < f->world.count && f->lost[rank];
+    return f->world.id != 0 && mu_fold_has(f, JOB_NEWS) && f->news.world == f->world.id &&
+           mu_fold_news_gone(&f->news, (int64_t)rank);
 }
 
 int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, struct muster_error *reterr)
 {
+    char id[MU_FOLD_ID_TEXT_MAX];
     struct mu_fold *f;
 
     if (config->name[0] == '\0' || strlen(config->name) > MU_FOLD_NAME_MAX)
         return mu_fail(reterr, MUSTER_EINVAL, "the node's name of %zu bytes is not of 1 to %d", strlen(config->name),
                        MU_FOLD_NAME_MAX);
     assert(config->id != 0 && config->lease_ms > 0 && config->job_lease_ms > 0 && config->first_ms > 0);
+    assert(config->ops_max >= MU_FOLD_OPS_MIN && config->restart_window_s <= MU_FOLD_WINDOW_MAX_S);
     f = calloc(1, sizeof *f);
-    if (f == NULL)
+    if (f == NULL || mu_fold_mark_write(config->id, &f->killed_mark) < 0) {
+        free(f);
         return mu_fail(reterr, MUSTER_ENOMEM, "a rendezvous");
+    }
+    (void)snprintf(f->killed_key, sizeof f->killed_key, "nodes/%s/killed", mu_fold_id_text(config->id, id));
     f->settings = config->settings;
     memcpy(f->record.name, config->name, strlen(config->name) + 1);
     f->record.pid = config->pid;
@@ -827,10 +857,18 @@ int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, 
     f->lease_ms = config->lease_ms;
     f->job_lease_ms = config->job_lease_ms;
     f->first_ms = config->first_ms;
+    f->ops_max = config->ops_max;
+    f->record.size = 1;
+    f->window_s = (int64_t)config->restart_window_s;
+    (void)snprintf(f->how_lost, sizeof f->how_lost, "no keep-alive for %" PRIu64 " s", config->lease_ms / 1000);
+    f->wants_names = config->wants_names;
+    f->fence_ms = config->fence_ms;
+    (void)snprintf(f->fence_text, sizeof f->fence_text, "etcd has acknowledged no keep-alive for %" PRIu64 " s",
+                   config->fence_ms / 1000);
     f->rng = mu_rng_seeded(config->seed);
     f->rank = -1;
     f->wake_ms = UINT64_MAX;
-    f->crown_at_ms = f->restore_at_ms = f->call_since_ms = UINT64_MAX;
+    f->crown_at_ms = f->call_since_ms = f->lead.put_back_at_ms = UINT64_MAX;
     *ret_fold = f;
     return 0;
 }
@@ -839,15 +877,12 @@ void mu_fold_free(struct mu_fold *f)
 {
     if (f == NULL)
         return;
-    mu_leader_forget(f);
-    free(f->entries);
-    free(f->gone);
-    free(f->lost);
-    mu_fold_world_done(&f->doc);
-    mu_fold_world_done(&f->world);
-    mu_fold_news_done(&f->news);
+    mu_leader_done(f);
+    mu_fold_members_done(&f->names);
+    mu_fold_members_done(&f->seat.names);
     mu_buf_done(&f->value);
     mu_buf_done(&f->mark);
     mu_buf_done(&f->waiting);
+    mu_buf_done(&f->killed_mark);
     free(f);
 }

@@ -1,23 +1,36 @@
 /* One node's part in an etcd-v3 rendezvous. Pure: events and the time come in, effects go out.
  *
  * Keys, all below /muster/<run id>/ (fold_doc.h has their values):
- *   nodes/<node>/<lease>  a node's record: what it wants. Written by that node alone, under its own lease
- *   job/folder            which node leads; under that node's lease
- *   job/doc               the world of the round: its members in the order of their ranks
- *   job/news              what has become of it: who is gone, who waits
- *   job/closed            nobody joins any more
- *   job/master, job/kv/.. are the driver's: where workers meet, and what agents keep of a job
+ *   nodes/<node>/<lease>    a node's record: what it wants. Written by that node alone, under its own lease
+ *   nodes/<node>/done       its workers have succeeded
+ *   nodes/<node>/killed     its agent was killed: written by its keeper, which then ends the node's lease (its will)
+ *   job/folder              which node leads; under that node's lease
+ *   job/doc                 the world of the round, in numbers
+ *   job/news                what has become of it: who is gone, who waits
+ *   job/closed              nobody joins any more, and how the job ended
+ *   seat/<world>/<node>     the rank of that node in that world, and those of its workers
+ *   member/<world>/<page>   who is in it, by rank
+ *   job/master              is the driver's: where workers meet
  * and, below /muster//, where no job is:
- *   waiting/<run id>      the record of a leader that waits for a round, under its own lease, for people (waiters.h)
+ *   waiting/<run id>        the record of a leader that waits for a round, under its own lease, for people (waiters.h)
  * Keys without a node's lease are under the job's, which the leader keeps alive: when nobody is left, all of them go.
  *
  * **One writer.** Each node writes its own record, so no write can fail because of another's. One node, the leader,
- * watches the records and folds them into one write: the world of a round when it is complete, and the news about it.
- * The leader is the node that created job/folder; the key goes with its lease, and then the next one takes the place.
- * Each of its writes is a transaction that holds only if job/folder is still its own, the document is still the
- * revision that it folded from, and the job is not closed. So there is one chain of worlds, even if a leader was paused
- * or cut off; a lease is never trusted to exclude anybody. All others watch job/ alone: a change costs a message a
- * node, not a message for each pair of nodes.
+ * watches the records and folds them: into the world of a round when it is complete, and the news about it. The leader
+ * is the node that created job/folder; the key goes with its lease, and then the next one takes the place. Each of its
+ * writes is a transaction that holds only if job/folder is still its own; one of the document also only if that is
+ * still the revision that it folded from, and the job is not closed. So there is one chain of worlds, even if a leader
+ * was paused or cut off; a lease is never trusted to exclude anybody.
+ *
+ * **What a change costs.** All others watch job/ alone, where every value is small: a change costs a message a node,
+ * of a size that does not depend on how many there are. Whoever joins and sees a new document reads its own seat, and
+ * is in if there is one. Pages are read by who wants names, and by who begins to lead. With many records the leader
+ * folds less often.
+ *
+ * **Batches.** A world is written in as many transactions as it takes: pages and seats first, under its own random
+ * identity, where nobody looks for them yet; the document with the last of them, which also takes the seats and pages
+ * of the replaced world away. If one of them does not hold, or nobody knows, the world is given up, and another one is
+ * made. What is left of it the next leader finds among the pages, and takes away with its own document.
  *
  * **Rounds** are those of the dynamic rendezvous. The next world is made when nobody is in the old one any more and
  * there are max nodes, or min and the last call is over, or min and everybody of the round before is back or gone (and
@@ -27,9 +40,10 @@
  * record. A newcomer is a spare if its limits contradict those of the nodes before it, or if it wants more nodes than
  * there are: no node can end a round in which it cannot be.
  *
- *   IDLE --join--> JOINING --the document has us--> MEMBER --join--> JOINING ...
- *     ^               |                                |  \
- *     +----LEAVING <--+---------- leave ---------------+   +--in the news as gone, or another document--> removed: IDLE
+ *   IDLE --join--> JOINING --the document's world has a seat for us--> MEMBER --join--> JOINING ...
+ *     ^               |                                                   |  \
+ *     +----LEAVING <--+------------------------ leave --------------------+   +--in the news as gone, or another
+ *                                                                                document--> removed: IDLE
  *
  * **Identity.** Worlds have random identities; numbers of rounds are for people. A node never enters a world that it
  * has left, and a node that holds another world than the document's was removed. So two sets of members never believe
@@ -40,13 +54,20 @@
  * back over a newer one: so it is given up with its lease, whose id is in its key, and written again under a new one.
  *
  * **etcd was away.** Nothing is judged meanwhile, and etcd gives every lease its full time again. If our lease was
- * lost, or etcd has lost its data, we take a new one, write our record again (same identity, and that we stay in our
- * world), and for a lease's time no missing record counts as gone. A missing document is put back by a member that
- * holds it, lowest rank first; a leader makes no first round while a record says that there is one.
+ * lost, or etcd has lost its data, we take a new one, write our record again (same identity, and which rank we have in
+ * which world), and for a lease's time no missing record counts as gone. A missing document is put back by the leader,
+ * from what it remembers and from the records of those who stay: at once if they are more than half of the world's
+ * nodes, else after a lease's time; the highest round, then the one that most of them hold. Whoever joins gets no seat
+ * in it, and who was gone stays gone. No first round is made while a record says that there is one. A leader that finds
+ * pages missing takes the document away, and puts it back in the same way.
  *
- * **Foreign values.** A value in one of these keys that is not ours is told, and counts as missing: members put the
- * document back, the leader puts records back, the leader's place is taken, a job is not closed by it. A write that
- * replaces it names its revision. What a newer version of muster wrote is refused and stays. */
+ * **Fence.** A member that is cut off goes on with its workers, beside the node that has taken its place. With a fence
+ * it tells REMOVED when its lease was not renewed for that time, joins nothing by itself, and enters no world.
+ *
+ * **Foreign values.** A value in one of these keys that is not ours is told, and counts as missing: the leader puts the
+ * document and records back, the leader's place is taken, a job is not closed by it, and who finds its seat overwritten
+ * joins the next round. A write that replaces it names its revision. A document or a leader's mark that another version
+ * of muster wrote (it is under a lease) is refused and stays: the node ends, and names both versions. */
 #ifndef MU_RDZV_FOLD_H
 #define MU_RDZV_FOLD_H
 
@@ -60,12 +81,14 @@
 #define MU_FOLD_RETRY_MAX_MS 1000
 #define MU_FOLD_CROWN_MS 10          /* the place of the leader is empty: the member of rank r waits r times this */
 #define MU_FOLD_CROWN_MAX_MS 400     /* ... at most; and nodes of no round up to this at random */
-#define MU_FOLD_RESTORE_MS 20        /* the same for a document that is missing */
+#define MU_FOLD_LEAVE_MS 500         /* for what is reported, before we leave */
 #define MU_FOLD_NEWS_MS 500          /* between news that bring only numbers */
 #define MU_FOLD_NEWS_NODE_MS 5       /* ... and for each node that they go to */
 #define MU_FOLD_LEFT_MAX 16          /* worlds that we have left and remember */
 #define MU_FOLD_NODES_MAX (1u << 15) /* records that are looked at */
-#define MU_FOLD_KEY_MAX 64           /* of a key without the job's prefix */
+#define MU_FOLD_FOLDS_A_MS 500       /* records that a leader folds in a millisecond: with more it takes its time */
+#define MU_FOLD_OPS_MIN 12
+#define MU_FOLD_KEY_MAX 64 /* of a key without the job's prefix */
 
 /* ---- Events ---- */
 
@@ -80,18 +103,21 @@ struct mu_fold_kv {
 
 #define MU_FOLD_EVENTS(X)                                                                                              \
     MU_PART_EVENTS(X)                                                                                                  \
+    X(REPORT, "report")                 /* asked: report */                                                            \
     X(LOADED, "loaded")                 /* LOAD's answer: kvs, all keys of that scope; changes follow from there on */ \
     X(CHANGED, "changed")               /* scope, kvs, in order */                                                     \
     X(STALE, "stale")                   /* scope: changes were missed; none come before it is loaded again */          \
     X(TROUBLE, "trouble")               /* etcd cannot be heard: error; or can again: NULL */                          \
-    X(LEASED, "leased")                 /* TAKE_LEASE's answer: lease */                                               \
+    X(LEASED, "leased")                 /* TAKE_LEASE's answer: lease, sent_ms */                                      \
+    X(RENEWED, "renewed")               /* it was kept alive: id: of TAKE_LEASE, sent_ms. Only if somebody wants it */ \
     X(LEASE_LOST, "lease lost")         /* ... or it was lost, now or later: error */                                  \
     X(DROPPED, "dropped")               /* DROP_LEASE's answer, whatever came of it */                                 \
-    X(WROTE, "wrote")                   /* WRITE's answer: held: its compares did, and puts were made; revision */     \
+    X(RANGED, "ranged")                 /* RANGE's answer: kvs */                                                      \
+    X(WROTE, "wrote")                   /* WRITE's answer: held: its compares did, and `ops` were made; revision */    \
     X(GRANTED, "granted")               /* GRANT_JOB's answer: lease */                                                \
     X(KEPT, "kept")                     /* KEEP_JOB's answer: held: the lease is there */                              \
     X(CROWD, "crowd")                   /* LOOK_AROUND's answer: kvs; held: our mark is under `lease`. Or error */     \
-    X(REQUEST_FAILED, "request failed") /* LOAD, WRITE, GRANT_JOB, KEEP_JOB: error; nobody knows if it was done */
+    X(REQUEST_FAILED, "request failed") /* LOAD, RANGE, WRITE, GRANT_JOB, KEEP_JOB: error; perhaps it was done */
 
 enum mu_fold_event_type {
 #define X(name, text) MU_FOLD_ON_##name,
@@ -104,9 +130,11 @@ struct mu_fold_event { /* borrows what it points to */
     uint64_t now_ms; /* monotonic */
     uint64_t id;     /* of the effect that is answered; LEASE_LOST: of TAKE_LEASE */
     enum mu_fold_scope scope;
+    const struct mu_part_report *report;
     const struct mu_fold_kv *kvs;
     size_t count;
     int64_t lease;
+    uint64_t sent_ms; /* LEASED, RENEWED: when that was asked for: the lease lasts from then on. 0: now */
     bool held;
     int64_t revision; /* WROTE: of what was put */
     const struct muster_error *error;
@@ -119,6 +147,7 @@ struct mu_fold_event { /* borrows what it points to */
 #define MU_FOLD_EFFECTS(X)                                                                                             \
     X(LOAD, "load")               /* scope: read it, and watch it from there on; replaces an earlier watch of it */    \
     X(UNWATCH, "unwatch")         /* scope: no more changes */                                                         \
+    X(RANGE, "range")             /* key: read it; with `prefix` all keys that begin like it */                        \
     X(TAKE_LEASE, "take lease")   /* and keep it alive, until DROP_LEASE or LEASE_LOST */                              \
     X(DROP_LEASE, "drop lease")   /* `lease_take`: end the one of that TAKE_LEASE; id 0: no answer is wanted */        \
     X(GRANT_JOB, "grant job")     /* a lease for the job; not kept alive by itself */                                  \
@@ -130,8 +159,9 @@ struct mu_fold_event { /* borrows what it points to */
     X(COMPLETED, "completed")     /* for the record: we, as the leader, wrote the world of news.round */               \
     X(LEADER, "leader")           /* for the record: we are the leader now */
 
-/* LOOK_AROUND reads some of nodes/ and waiting/ (not our own). `value` is our mark: it is put there first, under
- * `lease`, if the document's revision is still `doc_mod`; empty: none. One is under way at a time. */
+/* LOOK_AROUND reads some of nodes/ and waiting/ (not our own), and `key`, if there is one. `value` is our mark: it is
+ * put there first, under `lease`, if the document's revision is still `doc_mod`; empty: none. One is under way at a
+ * time. */
 enum mu_fold_effect_type {
 #define X(name, text) MU_FOLD_DO_##name,
     MU_FOLD_EFFECTS(X)
@@ -146,18 +176,21 @@ struct mu_fold_compare {
     int64_t revision;
 };
 
-struct mu_fold_put {
+enum mu_fold_op_kind { MU_FOLD_PUT, MU_FOLD_DELETE_PREFIX };
+
+struct mu_fold_op {
+    enum mu_fold_op_kind kind;
     struct mu_slice key, value;
-    int64_t lease;
+    int64_t lease; /* PUT */
 };
 
 #define MU_FOLD_COMPARES_MAX 3
-#define MU_FOLD_PUTS_MAX 2
 
 struct mu_fold_write {
     struct mu_fold_compare compares[MU_FOLD_COMPARES_MAX];
-    struct mu_fold_put puts[MU_FOLD_PUTS_MAX], else_puts[MU_FOLD_PUTS_MAX];
-    unsigned compares_count, puts_count, else_count;
+    unsigned compares_count;
+    const struct mu_fold_op *ops, *else_ops; /* if all compares hold, or if not */
+    size_t ops_count, else_count;
     bool repeatable; /* doing it twice is as good as once */
 };
 
@@ -165,6 +198,8 @@ struct mu_fold_effect { /* borrows from the machine, until the next step */
     enum mu_fold_effect_type type;
     uint64_t id;
     enum mu_fold_scope scope;
+    struct mu_slice key;
+    bool prefix;
     uint64_t lease_take;
     int64_t lease;
     const struct mu_fold_write *write;
@@ -190,8 +225,14 @@ struct mu_fold_config { /* copied */
     uint64_t id; /* random, not 0 */
     uint64_t lease_ms, job_lease_ms;
     uint64_t
-        first_ms;  /* for etcd to be heard at all; above 0. After that it may be away for as long as a join may last */
-    uint64_t seed; /* random */
+        first_ms;   /* for etcd to be heard at all; above 0. After that it may be away for as long as a join may last */
+    uint64_t seed;  /* random */
+    size_t ops_max; /* of a write, as the client has it; at least MU_FOLD_OPS_MIN */
+    bool wants_names; /* mu_fold_names() */
+    uint64_t
+        restart_window_s; /* at most MU_FOLD_WINDOW_MAX_S; 0: none. Not with more than MU_FOLD_CHARGES_MAX restarts */
+    /* A member whose lease was not renewed for so long is removed by itself; 0: it goes on. RENEWED is wanted then. */
+    uint64_t fence_ms;
 };
 
 #define MU_FOLD_PHASES(X)                                                                                              \
@@ -227,7 +268,15 @@ int64_t mu_fold_rank(const struct mu_fold *fold);                      /* ours; 
 int64_t mu_fold_lease(const struct mu_fold *fold);                     /* of our own; 0: none */
 int64_t mu_fold_job_lease(const struct mu_fold *fold);                 /* 0: not known */
 bool mu_fold_is_leader(const struct mu_fold *fold);
-/* Whether that rank of our world was told as lost. */
+/* What is to be put when our agent was killed, before our lease is ended; until the next step. False: we have none. */
+bool mu_fold_will(const struct mu_fold *fold, struct mu_fold_op *ret_mark);
+/* As in struct mu_part_led_ops. */
+void mu_fold_introduce(struct mu_fold *fold, const struct mu_part_self *self);
+const struct mu_part_seat *mu_fold_seat(const struct mu_fold *fold); /* in our world; NULL: we are in none */
+const struct mu_part_verdict *mu_fold_verdict(const struct mu_fold *fold);
+/* The members of our world; NULL: we are in none, or nobody wants to know. */
+const struct mu_fold_members *mu_fold_names(const struct mu_fold *fold);
+/* Whether that rank of our world is lost, as far as the news say. */
 bool mu_fold_is_lost(const struct mu_fold *fold, size_t rank);
 
 struct mu_part_progress mu_fold_progress(const struct mu_fold *fold);

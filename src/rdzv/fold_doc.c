@@ -1,5 +1,8 @@
 #include "rdzv/fold_doc.h"
 
+#include "base/texts.h"
+#include "base/words.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -61,29 +64,15 @@ static int dump(json_t *json, struct mu_buf *out)
     before = json_dumpb(json, NULL, 0, JSON_COMPACT);
     if (before > MU_FOLD_VALUE_MAX)
         rc = MUSTER_ELIMIT;
-    else if (before == 0 || json_dump_callback(json, append_bytes, out, JSON_COMPACT) != 0)
-        rc = MUSTER_ENOMEM;
+    else if (before == 0 || json_dump_callback(json, append_bytes, out, JSON_COMPACT) != 0 || out->len != before)
+        rc = MUSTER_ENOMEM; /* of a name that does not fit jansson says nothing */
     if (rc < 0)
         out->len = 0;
     json_decref(json);
     return rc;
 }
 
-int mu_fold_record_write(const struct mu_fold_record *record, struct mu_buf *out)
-{
-    return dump(json_pack("{s:i,s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:o}", "v", MU_FOLD_VERSION, "name", record->name, "pid",
-                          (json_int_t)record->pid, "local_id", (json_int_t)record->local_id, "min",
-                          (json_int_t)record->nodes_min, "max", (json_int_t)record->nodes_max, "seq",
-                          (json_int_t)record->seq, "want", record->joining ? "join" : "stay", "world",
-                          id_json(record->world)),
-                out);
-}
-
-static json_t *member_json(const struct mu_fold_member *member)
-{
-    return json_pack("[o,s%,I,I]", id_json(member->id), member->node.name.data, member->node.name.len,
-                     (json_int_t)member->node.pid, (json_int_t)member->node.local_id);
-}
+static MU_DEFINE_TEXTS(end_text, enum mu_fold_end_kind, MU_FOLD_ENDS)
 
 /* NULL: no memory. Takes both. */
 static json_t *append(json_t *array, json_t *item)
@@ -94,35 +83,148 @@ static json_t *append(json_t *array, json_t *item)
     return NULL;
 }
 
-int mu_fold_world_write(struct mu_fold_world *world)
+static json_t *end_json(const struct mu_fold_end *end)
 {
-    json_t *members = json_array();
-
-    for (size_t i = 0; i < world->count; i++)
-        members = append(members, member_json(&world->members[i]));
-    return dump(json_pack("{s:i,s:o,s:I,s:I,s:o}", "v", MU_FOLD_VERSION, "world", id_json(world->id), "round",
-                          (json_int_t)world->round, "hold_ms", (json_int_t)world->hold_ms, "members", members),
-                &world->bytes);
+    if (end->kind == MU_FOLD_END_NONE)
+        return json_null();
+    return json_pack("[s,o,I,I,s]", end_text(end->kind), id_json(end->world), (json_int_t)end->rank,
+                     (json_int_t)end->at, end->text);
 }
 
+int mu_fold_record_write(const struct mu_fold_record *record, struct mu_buf *out)
+{
+    return dump(
+        json_pack("{s:i,s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:o,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:o}", "v", MU_FOLD_VERSION,
+                  "name", record->name, "pid", (json_int_t)record->pid, "local_id", (json_int_t)record->local_id, "min",
+                  (json_int_t)record->nodes_min, "max", (json_int_t)record->nodes_max, "seq", (json_int_t)record->seq,
+                  "want", record->joining ? "join" : "stay", "world", id_json(record->world), "round",
+                  (json_int_t)record->round, "rank", (json_int_t)record->rank, "nodes", (json_int_t)record->nodes,
+                  "count", (json_int_t)record->count, "world_size", (json_int_t)record->world_size, "role",
+                  record->role, "size", (json_int_t)record->size, "max_restarts", (json_int_t)record->max_restarts,
+                  "window_s", (json_int_t)record->window_s, "end", end_json(&record->end)),
+        out);
+}
+
+static int write_world(const struct mu_fold_world *world, struct mu_buf *out)
+{
+    json_t *charges = json_array();
+
+    for (size_t i = 0; i < world->charges_count; i++)
+        charges = append(charges, json_integer((json_int_t)world->charges[i]));
+    return dump(json_pack("{s:i,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:I,s:I,s:b,s:[s,I,I],s:s}", "v", MU_FOLD_VERSION,
+                          "world", id_json(world->id), "round", (json_int_t)world->round, "nodes",
+                          (json_int_t)world->nodes, "size", (json_int_t)world->size, "count", (json_int_t)world->count,
+                          "max_restarts", (json_int_t)world->max_restarts, "window_s", (json_int_t)world->window_s,
+                          "charges", charges, "crashes", (json_int_t)world->crashes, "hold_ms",
+                          (json_int_t)world->hold_ms, "one_host", (int)world->one_host, "first", world->first,
+                          (json_int_t)world->first_pid, (json_int_t)world->first_local_id, "why", world->why),
+                out);
+}
+
+/* False: nothing is left of it. */
+static bool cut(char *text)
+{
+    size_t len = strlen(text);
+
+    if (len > 0)
+        text[len - 1] = '\0';
+    return len > 0;
+}
+
+/* What does not fit of `why` is cut: quotes take twice their room. */
+int mu_fold_world_write(const struct mu_fold_world *world, struct mu_buf *out)
+{
+    struct mu_fold_world small = *world;
+    int rc = write_world(world, out);
+
+    while (rc == 0 && out->len > MU_FOLD_SMALL_MAX && cut(small.why))
+        rc = write_world(&small, out);
+    assert(rc < 0 || out->len <= MU_FOLD_SMALL_MAX);
+    return rc;
+}
+
+int mu_fold_seat_write(const struct mu_fold_seat *seat, struct mu_buf *out)
+{
+    return dump(json_pack("{s:i,s:I,s:I,s:I,s:I}", "v", MU_FOLD_VERSION, "rank", (json_int_t)seat->rank, "base",
+                          (json_int_t)seat->base_rank, "role_base", (json_int_t)seat->base_role_rank, "role_size",
+                          (json_int_t)seat->role_size),
+                out);
+}
+
+static json_t *member_json(const struct mu_fold_member *member)
+{
+    if (member->id == 0)
+        return json_null();
+    return json_pack("[o,s%,I,I]", id_json(member->id), member->node.name.data, member->node.name.len,
+                     (json_int_t)member->node.pid, (json_int_t)member->node.local_id);
+}
+
+int mu_fold_page_write(const struct mu_fold_member *members, size_t count, struct mu_buf *out)
+{
+    json_t *array = json_array();
+
+    assert(count <= MU_FOLD_PAGE_MEMBERS);
+    for (size_t i = 0; i < count; i++)
+        array = append(array, member_json(&members[i]));
+    return dump(json_pack("{s:i,s:o}", "v", MU_FOLD_VERSION, "members", array), out);
+}
+
+static json_t *spans_json(const struct mu_fold_span *spans, size_t count)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; i < count; i++)
+        array = append(array, json_pack("[I,I]", (json_int_t)spans[i].first, (json_int_t)spans[i].last));
+    return array;
+}
+
+static int write_news(const struct mu_fold_news *news, struct mu_buf *out)
+{
+    json_t *lost = json_array(), *json;
+
+    for (size_t i = 0; i < news->lost_count; i++)
+        lost = append(lost, json_string(news->lost[i]));
+    json = json_pack(
+        "{s:i,s:o,s:b,s:s,s:I,s:I,s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:s,s:[s,I],s:I,s:b}", "v", MU_FOLD_VERSION, "world",
+        id_json(news->world), "over", (int)news->over, "cause", news->cause, "gone", (json_int_t)news->gone, "missing",
+        (json_int_t)news->missing, "ranks", spans_json(news->spans, news->spans_count), "lost", lost, "waiting",
+        (json_int_t)news->waiting, "spares", (json_int_t)news->spares, "joined", (json_int_t)news->joined, "apart",
+        (json_int_t)news->apart, "newcomers", (json_int_t)news->newcomers, "who", news->who, "held", news->held,
+        (json_int_t)news->held_ms, "last_call_ms", (json_int_t)news->last_call_ms, "grace", (int)news->grace);
+    if (json != NULL && news->done_count > 0 &&
+        json_object_set_new(json, "done", spans_json(news->done, news->done_count)) < 0) {
+        json_decref(json);
+        json = NULL;
+    }
+    return dump(json, out);
+}
+
+/* Names that do not fit are left out, and then what does not fit of the texts is cut. */
 int mu_fold_news_write(const struct mu_fold_news *news, struct mu_buf *out)
 {
-    json_t *gone = json_array();
+    struct mu_fold_news small = *news;
+    int rc = write_news(news, out);
 
-    for (size_t i = 0; i < news->gone_count; i++)
-        gone = append(gone, json_integer((json_int_t)news->gone[i]));
-    return dump(json_pack("{s:i,s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:s*,s:I,s:b}", "v", MU_FOLD_VERSION, "world",
-                          id_json(news->world), "gone", gone, "waiting", (json_int_t)news->waiting, "spares",
-                          (json_int_t)news->spares, "joined", (json_int_t)news->joined, "apart",
-                          (json_int_t)news->apart, "newcomers", (json_int_t)news->newcomers, "who",
-                          news->who[0] != '\0' ? news->who : NULL, "last_call_ms", (json_int_t)news->last_call_ms,
-                          "grace", (int)news->grace),
-                out);
+    while (rc == 0 && out->len > MU_FOLD_SMALL_MAX &&
+           (small.lost_count > 0 ? small.lost_count-- > 0 : cut(small.cause) || cut(small.held)))
+        rc = write_news(&small, out);
+    assert(rc < 0 || out->len <= MU_FOLD_SMALL_MAX);
+    return rc;
 }
 
 int mu_fold_mark_write(uint64_t node, struct mu_buf *out)
 {
     return dump(json_pack("{s:i,s:o}", "v", MU_FOLD_VERSION, "node", id_json(node)), out);
+}
+
+int mu_fold_closed_write(const struct mu_fold_closed *closed, struct mu_buf *out)
+{
+    return dump(json_pack("{s:i,s:o,s:s,s:s}", "v", MU_FOLD_VERSION, "node", id_json(closed->node), "verdict",
+                          !closed->has_verdict ? ""
+                          : closed->succeeded  ? "succeeded"
+                                               : "failed",
+                          "cause", closed->cause),
+                out);
 }
 
 int mu_fold_master_write(const struct mu_fold_master *master, struct mu_buf *out)
@@ -153,7 +255,11 @@ static void no_memory(struct reader *r)
     r->rc = mu_fail(r->reterr, MUSTER_ENOMEM, "%s", r->what);
 }
 
-/* The version must be there, whatever it is: newer ones keep what we know. */
+static int64_t version_of(const json_t *json)
+{
+    return json_integer_value(json_object_get(json, "v")); /* 0: there is none */
+}
+
 static struct reader begin(struct mu_slice bytes, const char *what, struct muster_error *reterr)
 {
     struct reader r = { .what = what, .reterr = reterr };
@@ -167,8 +273,13 @@ static struct reader begin(struct mu_slice bytes, const char *what, struct muste
     }
     r.json = json_loadb(bytes.data == NULL ? "" : bytes.data, bytes.len, JSON_REJECT_DUPLICATES, &error);
     code = json_error_code(&error);
-    if (r.json != NULL && json_integer_value(json_object_get(r.json, "v")) < 1)
+    if (r.json != NULL && version_of(r.json) < 1)
         wrong(&r, "v");
+    else if (r.json != NULL && version_of(r.json) != MU_FOLD_VERSION)
+        r.rc = mu_fail(reterr, MUSTER_ERDZV_STATE,
+                       "%s: another version of muster wrote it (its values are of version %" PRId64
+                       ", ours of version %d)",
+                       what, version_of(r.json), MU_FOLD_VERSION);
     else if (r.json == NULL && (code == json_error_out_of_memory || code == json_error_unknown))
         no_memory(&r); /* for want of memory jansson mostly says nothing */
     else if (r.json == NULL)
@@ -182,12 +293,12 @@ static int end(struct reader *r)
     return r->rc;
 }
 
-bool mu_fold_is_newer(struct mu_slice bytes)
+bool mu_fold_is_other_version(struct mu_slice bytes)
 {
     struct reader r = begin(bytes, "", NULL);
-    bool newer = json_integer_value(json_object_get(r.json, "v")) > MU_FOLD_VERSION;
+    bool other = version_of(r.json) >= 1 && version_of(r.json) != MU_FOLD_VERSION;
 
-    return end(&r) == MUSTER_ENOMEM || newer;
+    return end(&r) == MUSTER_ENOMEM || other;
 }
 
 static bool get_int(const json_t *json, int64_t min, int64_t max, int64_t *ret_number)
@@ -202,12 +313,6 @@ static void read_int(struct reader *r, const char *name, int64_t min, int64_t ma
 {
     if (!get_int(json_object_get(r->json, name), min, max, ret_number))
         wrong(r, name);
-}
-
-static void read_optional(struct reader *r, const char *name, int64_t *ret_number)
-{
-    if (json_object_get(r->json, name) != NULL)
-        read_int(r, name, 0, INT64_MAX, ret_number);
 }
 
 static uint16_t read_port(struct reader *r, const char *name)
@@ -249,6 +354,35 @@ static void read_text(struct reader *r, const char *name, char *text, size_t roo
         wrong(r, name);
 }
 
+/* As read_text(), and may be empty. */
+static void read_short(struct reader *r, const char *name, char *text, size_t room)
+{
+    const json_t *json = json_object_get(r->json, name);
+
+    if (json_is_string(json) && json_string_length(json) == 0)
+        text[0] = '\0';
+    else if (!get_text(json, text, room))
+        wrong(r, name);
+}
+
+static void read_end(struct reader *r, struct mu_fold_end *end)
+{
+    const json_t *json = json_object_get(r->json, "end");
+    const char *kind = json_string_value(json_array_get(json, 0)), *text = json_string_value(json_array_get(json, 4));
+
+    if (json_is_null(json))
+        return;
+    for (int i = MU_FOLD_END_FAILED; kind != NULL && i <= MU_FOLD_END_LEFT; i++)
+        if (strcmp(kind, end_text((enum mu_fold_end_kind)i)) == 0)
+            end->kind = (enum mu_fold_end_kind)i;
+    if (end->kind == MU_FOLD_END_NONE || !get_id(json_array_get(json, 1), &end->world) ||
+        !get_int(json_array_get(json, 2), -1, INT64_MAX, &end->rank) ||
+        !get_int(json_array_get(json, 3), 0, INT64_MAX, &end->at) || text == NULL || strlen(text) >= sizeof end->text)
+        wrong(r, "end");
+    else
+        (void)mu_words_plain(mu_slice_str(text), end->text, sizeof end->text);
+}
+
 int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record, struct muster_error *reterr)
 {
     struct mu_fold_record record = { .pid = 0 };
@@ -264,114 +398,118 @@ int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record
     read_int(&r, "seq", 0, INT64_MAX, &seq);
     record.seq = (uint64_t)seq;
     record.world = read_id(&r, "world");
+    read_int(&r, "size", 1, MU_FOLD_SIZE_MAX, &record.size);
+    read_int(&r, "max_restarts", 0, INT64_MAX, &record.max_restarts);
+    read_int(&r, "window_s", 0, MU_FOLD_WINDOW_MAX_S, &record.window_s);
+    read_short(&r, "role", record.role, sizeof record.role);
+    read_end(&r, &record.end);
     read_text(&r, "want", want, sizeof want);
     if (r.rc == 0 && strcmp(want, "join") != 0 && strcmp(want, "stay") != 0)
         wrong(&r, "want");
     if (r.rc == 0) {
         record.joining = strcmp(want, "join") == 0;
-        *ret_record = record;
+        if (!record.joining) {
+            read_int(&r, "round", 0, MU_DOC_ROUND_MAX, &record.round);
+            read_int(&r, "nodes", 1, MU_FOLD_MEMBERS_MAX, &record.nodes);
+            read_int(&r, "rank", 0, record.nodes - 1, &record.rank);
+            read_int(&r, "count", 0, INT64_MAX, &record.count);
+            read_int(&r, "world_size", 1, MU_FOLD_SIZE_MAX * (int64_t)MU_FOLD_MEMBERS_MAX, &record.world_size);
+        }
     }
+    if (r.rc == 0)
+        *ret_record = record;
     return end(&r);
 }
 
-static int read_member(const json_t *json, struct mu_fold_member *member)
+static void read_charges(struct reader *r, struct mu_fold_world *world)
 {
-    char name[MU_FOLD_NAME_MAX + 1];
+    const json_t *json = json_object_get(r->json, "charges");
 
-    if (!json_is_array(json) || json_array_size(json) < 4 || !get_id(json_array_get(json, 0), &member->id) ||
-        member->id == 0 || !get_text(json_array_get(json, 1), name, sizeof name) ||
-        !get_int(json_array_get(json, 2), 0, INT64_MAX, &member->node.pid) ||
-        !get_int(json_array_get(json, 3), 0, INT64_MAX, &member->node.local_id))
-        return MUSTER_ERDZV_STATE;
-    member->node.name = mu_slice(strdup(name), strlen(name));
-    return member->node.name.data == NULL ? MUSTER_ENOMEM : 0;
-}
-
-static int by_id(const void *a, const void *b)
-{
-    const struct mu_fold_place *left = a, *right = b;
-
-    return left->id < right->id ? -1 : left->id > right->id;
-}
-
-/* Nobody can have two ranks. */
-static void find_places(struct reader *r, struct mu_fold_world *world)
-{
-    for (size_t i = 0; i < world->count; i++)
-        world->places[i] = (struct mu_fold_place){ world->members[i].id, (uint32_t)i };
-    qsort(world->places, world->count, sizeof *world->places, by_id);
-    for (size_t i = 1; i < world->count; i++)
-        if (world->places[i].id == world->places[i - 1].id)
-            r->rc = mu_fail(r->reterr, MUSTER_ERDZV_STATE, "%s: a node is in it twice", r->what);
-}
-
-static void read_members(struct reader *r, struct mu_fold_world *world)
-{
-    const json_t *json = json_object_get(r->json, "members");
-    size_t count = json_array_size(json); /* 0: it is no array */
-
-    if (count == 0 || count > MU_FOLD_MEMBERS_MAX)
-        wrong(r, "members");
-    if (r->rc < 0)
-        return;
-    world->members = calloc(count, sizeof *world->members);
-    world->places = calloc(count, sizeof *world->places);
-    if (world->members == NULL || world->places == NULL) {
-        no_memory(r);
-        return;
-    }
-    for (; world->count < count; world->count++) {
-        int rc = read_member(json_array_get(json, world->count), &world->members[world->count]);
-
-        if (rc < 0) {
-            r->rc = mu_fail(r->reterr, rc, "%s: member %zu is wrong", r->what, world->count);
-            return;
-        }
-    }
-    find_places(r, world);
+    if (!json_is_array(json) || json_array_size(json) > MU_FOLD_CHARGES_MAX)
+        wrong(r, "charges");
+    for (size_t i = 0; r->rc == 0 && i < json_array_size(json); i++)
+        if (!get_int(json_array_get(json, i), 0, MU_FOLD_WINDOW_MAX_S, &world->charges[world->charges_count++]))
+            wrong(r, "charges");
 }
 
 int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, struct muster_error *reterr)
 {
     struct reader r = begin(bytes, "the world of a round", reterr);
     struct mu_fold_world world = { .id = read_id(&r, "world") };
+    const json_t *first = json_object_get(r.json, "first");
+    const char *name = json_string_value(json_array_get(first, 0));
     int64_t hold_ms = 0;
 
     if (world.id == 0)
         wrong(&r, "world");
     read_int(&r, "round", 0, MU_DOC_ROUND_MAX, &world.round);
+    read_int(&r, "nodes", 1, MU_FOLD_MEMBERS_MAX, &world.nodes);
     read_int(&r, "hold_ms", 0, MU_FOLD_HOLD_MAX_MS, &hold_ms);
     world.hold_ms = (uint64_t)hold_ms;
-    read_members(&r, &world);
-    if (r.rc == 0 && mu_buf_append(&world.bytes, bytes.data, bytes.len, MU_FOLD_VALUE_MAX) < 0)
-        no_memory(&r);
-    mu_fold_world_done(r.rc < 0 ? &world : ret_world);
-    if (r.rc == 0)
+    world.one_host = json_is_true(json_object_get(r.json, "one_host"));
+    read_int(&r, "size", 1, MU_FOLD_SIZE_MAX * (int64_t)MU_FOLD_MEMBERS_MAX, &world.size);
+    read_int(&r, "count", 0, INT64_MAX, &world.count);
+    read_int(&r, "max_restarts", 0, INT64_MAX, &world.max_restarts);
+    read_int(&r, "window_s", 0, MU_FOLD_WINDOW_MAX_S, &world.window_s);
+    read_int(&r, "crashes", 0, INT64_MAX, &world.crashes);
+    read_charges(&r, &world);
+    read_short(&r, "why", world.why, sizeof world.why);
+    if (name == NULL || strlen(name) >= sizeof world.first ||
+        !get_int(json_array_get(first, 1), 0, INT64_MAX, &world.first_pid) ||
+        !get_int(json_array_get(first, 2), 0, INT64_MAX, &world.first_local_id))
+        wrong(&r, "first");
+    if (r.rc == 0) {
+        (void)snprintf(world.first, sizeof world.first, "%s", name);
         *ret_world = world;
+    }
     return end(&r);
 }
 
-static void read_gone(struct reader *r, struct mu_fold_news *news)
+int mu_fold_seat_read(struct mu_slice bytes, struct mu_fold_seat *ret_seat, struct muster_error *reterr)
 {
-    const json_t *json = json_object_get(r->json, "gone");
-    size_t count = json_array_size(json);
-    int64_t before = -1;
+    struct reader r = begin(bytes, "a seat", reterr);
+    struct mu_fold_seat seat = { .rank = 0 };
 
-    if (!json_is_array(json) || count > MU_FOLD_MEMBERS_MAX)
-        wrong(r, "gone");
-    if (r->rc < 0)
-        return;
-    news->gone = calloc(count + 1, sizeof *news->gone);
-    if (news->gone == NULL) {
-        no_memory(r);
-        return;
+    read_int(&r, "rank", 0, MU_FOLD_MEMBERS_MAX - 1, &seat.rank);
+    read_int(&r, "base", 0, INT64_MAX, &seat.base_rank);
+    read_int(&r, "role_base", 0, INT64_MAX, &seat.base_role_rank);
+    read_int(&r, "role_size", 1, INT64_MAX, &seat.role_size);
+    if (r.rc == 0)
+        *ret_seat = seat;
+    return end(&r);
+}
+
+/* How many ranks they have. */
+static int64_t read_spans(struct reader *r, const char *name, struct mu_fold_span *spans, size_t *ret_count)
+{
+    const json_t *json = json_object_get(r->json, name);
+    int64_t named = 0, before = -2; /* a rank that follows would be of the same span */
+
+    if (!json_is_array(json) || json_array_size(json) > MU_FOLD_SPANS_MAX)
+        wrong(r, name);
+    for (size_t i = 0; r->rc == 0 && i < json_array_size(json); i++) {
+        const json_t *span = json_array_get(json, i);
+        int64_t first = 0, last = 0;
+
+        if (!get_int(json_array_get(span, 0), before + 2, MU_FOLD_MEMBERS_MAX - 1, &first) ||
+            !get_int(json_array_get(span, 1), first, MU_FOLD_MEMBERS_MAX - 1, &last))
+            wrong(r, name);
+        spans[(*ret_count)++] = (struct mu_fold_span){ (uint32_t)first, (uint32_t)last };
+        named += last - first + 1;
+        before = last;
     }
-    for (size_t i = 0; i < count; i++) {
-        if (!get_int(json_array_get(json, i), before + 1, MU_FOLD_MEMBERS_MAX - 1, &before))
-            wrong(r, "gone");
-        news->gone[i] = (uint32_t)before;
-    }
-    news->gone_count = count;
+    return named;
+}
+
+static void read_lost(struct reader *r, struct mu_fold_news *news)
+{
+    const json_t *json = json_object_get(r->json, "lost");
+
+    if (!json_is_array(json) || json_array_size(json) > MU_FOLD_NAMED_MAX)
+        wrong(r, "lost");
+    for (size_t i = 0; r->rc == 0 && i < json_array_size(json); i++)
+        if (!get_text(json_array_get(json, i), news->lost[news->lost_count++], sizeof news->lost[0]))
+            wrong(r, "lost");
 }
 
 int mu_fold_news_read(struct mu_slice bytes, struct mu_fold_news *ret_news, struct muster_error *reterr)
@@ -379,19 +517,30 @@ int mu_fold_news_read(struct mu_slice bytes, struct mu_fold_news *ret_news, stru
     struct reader r = begin(bytes, "the news of a round", reterr);
     struct mu_fold_news news = { .world = read_id(&r, "world") };
     const char *who = json_string_value(json_object_get(r.json, "who"));
+    const char *held = json_string_value(json_array_get(json_object_get(r.json, "held"), 0));
 
+    news.over = json_is_true(json_object_get(r.json, "over"));
+    read_short(&r, "cause", news.cause, sizeof news.cause);
+    read_int(&r, "gone", 0, MU_FOLD_MEMBERS_MAX, &news.gone);
+    read_int(&r, "missing", 0, news.gone, &news.missing);
+    if (read_spans(&r, "ranks", news.spans, &news.spans_count) > news.gone)
+        wrong(&r, "gone");
+    if (json_object_get(r.json, "done") != NULL)
+        (void)read_spans(&r, "done", news.done, &news.done_count);
+    read_lost(&r, &news);
     read_int(&r, "waiting", 0, INT64_MAX, &news.waiting);
     read_int(&r, "spares", 0, INT64_MAX, &news.spares);
     read_int(&r, "joined", 0, INT64_MAX, &news.joined);
-    read_optional(&r, "apart", &news.apart);
-    read_optional(&r, "newcomers", &news.newcomers);
+    read_int(&r, "apart", 0, INT64_MAX, &news.apart);
+    read_int(&r, "newcomers", 0, INT64_MAX, &news.newcomers);
     (void)snprintf(news.who, sizeof news.who, "%s", who != NULL ? who : "");
+    (void)snprintf(news.held, sizeof news.held, "%s", held != NULL ? held : "");
+    if (!get_int(json_array_get(json_object_get(r.json, "held"), 1), 0, INT64_MAX / 2, &news.held_ms))
+        wrong(&r, "held");
     read_int(&r, "last_call_ms", -1, INT64_MAX / 2, &news.last_call_ms);
     if (!json_is_boolean(json_object_get(r.json, "grace")))
         wrong(&r, "grace");
     news.grace = json_is_true(json_object_get(r.json, "grace"));
-    read_gone(&r, &news);
-    mu_fold_news_done(r.rc < 0 ? &news : ret_news);
     if (r.rc == 0)
         *ret_news = news;
     return end(&r);
@@ -404,6 +553,22 @@ int mu_fold_mark_read(struct mu_slice bytes, uint64_t *ret_node, struct muster_e
 
     if (r.rc == 0)
         *ret_node = node;
+    return end(&r);
+}
+
+int mu_fold_closed_read(struct mu_slice bytes, struct mu_fold_closed *ret_closed, struct muster_error *reterr)
+{
+    struct reader r = begin(bytes, "the end of the job", reterr);
+    struct mu_fold_closed closed = { .node = read_id(&r, "node") };
+    char verdict[sizeof "succeeded"] = "";
+
+    read_short(&r, "verdict", verdict, sizeof verdict);
+    read_short(&r, "cause", closed.cause, sizeof closed.cause);
+    if (r.rc == 0) {
+        closed.succeeded = strcmp(verdict, "succeeded") == 0;
+        closed.has_verdict = closed.succeeded || strcmp(verdict, "failed") == 0;
+        *ret_closed = closed;
+    }
     return end(&r);
 }
 
@@ -420,37 +585,153 @@ int mu_fold_master_read(struct mu_slice bytes, struct mu_fold_master *ret_master
     return end(&r);
 }
 
-/* ---- In memory ---- */
+/* ---- News ---- */
 
-void mu_fold_world_done(struct mu_fold_world *world)
+static bool is_in(const struct mu_fold_span *spans, size_t count, int64_t rank)
 {
-    for (size_t i = 0; i < world->count; i++)
-        free((char *)world->members[i].node.name.data);
-    free(world->members);
-    free(world->places);
-    mu_buf_done(&world->bytes);
-    *world = (struct mu_fold_world){ .id = 0 };
+    for (size_t i = 0; i < count; i++)
+        if (rank >= (int64_t)spans[i].first && rank <= (int64_t)spans[i].last)
+            return true;
+    return false;
 }
 
-void mu_fold_news_done(struct mu_fold_news *news)
+static void add_rank(struct mu_fold_span *spans, size_t *count, uint32_t rank)
 {
-    free(news->gone);
-    *news = (struct mu_fold_news){ .world = 0 };
-}
+    struct mu_fold_span *last = *count > 0 ? &spans[*count - 1] : NULL;
 
-int64_t mu_fold_world_rank(const struct mu_fold_world *world, uint64_t id)
-{
-    struct mu_fold_place key = { .id = id };
-    const struct mu_fold_place *place =
-        world->count == 0 ? NULL : bsearch(&key, world->places, world->count, sizeof key, by_id);
-
-    return place == NULL ? -1 : (int64_t)place->rank;
+    assert(last == NULL || rank > last->last);
+    if (last != NULL && rank == last->last + 1)
+        last->last = rank;
+    else if (*count < MU_FOLD_SPANS_MAX)
+        spans[(*count)++] = (struct mu_fold_span){ rank, rank };
 }
 
 bool mu_fold_news_gone(const struct mu_fold_news *news, int64_t rank)
 {
-    for (size_t i = 0; i < news->gone_count; i++)
-        if ((int64_t)news->gone[i] == rank)
-            return true;
-    return false;
+    return is_in(news->spans, news->spans_count, rank);
+}
+
+bool mu_fold_news_done(const struct mu_fold_news *news, int64_t rank)
+{
+    return is_in(news->done, news->done_count, rank);
+}
+
+void mu_fold_news_add_done(struct mu_fold_news *news, uint32_t rank)
+{
+    add_rank(news->done, &news->done_count, rank);
+}
+
+void mu_fold_news_add_gone(struct mu_fold_news *news, uint32_t rank, struct mu_slice name)
+{
+    news->gone++;
+    add_rank(news->spans, &news->spans_count, rank);
+    if (news->lost_count < MU_FOLD_NAMED_MAX && name.len > 0)
+        (void)mu_words_plain(name, news->lost[news->lost_count++], sizeof news->lost[0]);
+}
+
+/* ---- Members ---- */
+
+int mu_fold_members_init(struct mu_fold_members *members, uint64_t world, size_t count)
+{
+    struct mu_fold_member *items = calloc(count + 1, sizeof *items);
+    struct mu_fold_place *places = calloc(count + 1, sizeof *places);
+
+    if (items == NULL || places == NULL) {
+        free(items);
+        free(places);
+        return MUSTER_ENOMEM;
+    }
+    mu_fold_members_done(members);
+    *members = (struct mu_fold_members){ .world = world, .items = items, .count = count, .places = places };
+    return 0;
+}
+
+void mu_fold_members_done(struct mu_fold_members *members)
+{
+    for (size_t i = 0; members->items != NULL && i < members->count; i++)
+        free((char *)members->items[i].node.name.data);
+    free(members->items);
+    free(members->places);
+    *members = (struct mu_fold_members){ .world = 0 };
+}
+
+int mu_fold_members_set(struct mu_fold_members *members, size_t rank, const struct mu_fold_member *member)
+{
+    char *name = mu_slice_copy(member->node.name);
+
+    assert(rank < members->count && member->id != 0);
+    if (name == NULL)
+        return MUSTER_ENOMEM;
+    free((char *)members->items[rank].node.name.data);
+    members->items[rank] = *member;
+    members->items[rank].node.name.data = name;
+    return 0;
+}
+
+/* Whoever has been read before the first wrong one stays. */
+int mu_fold_members_read_page(struct mu_fold_members *members, size_t number, struct mu_slice bytes,
+                              struct muster_error *reterr)
+{
+    struct reader r = begin(bytes, "a page of members", reterr);
+    const json_t *json = json_object_get(r.json, "members");
+    size_t first = number * MU_FOLD_PAGE_MEMBERS;
+    char name[MU_FOLD_NAME_MAX + 1];
+
+    if (!json_is_array(json) || json_array_size(json) > MU_FOLD_PAGE_MEMBERS || number >= MU_FOLD_MEMBERS_MAX ||
+        first + json_array_size(json) > members->count)
+        wrong(&r, "members");
+    for (size_t i = 0; r.rc == 0 && i < json_array_size(json); i++) {
+        const json_t *item = json_array_get(json, i);
+        struct mu_fold_member member = { .id = 0 };
+
+        if (json_is_null(item))
+            continue;
+        if (!get_id(json_array_get(item, 0), &member.id) || member.id == 0 ||
+            !get_text(json_array_get(item, 1), name, sizeof name) ||
+            !get_int(json_array_get(item, 2), 0, INT64_MAX, &member.node.pid) ||
+            !get_int(json_array_get(item, 3), 0, INT64_MAX, &member.node.local_id)) {
+            r.rc = mu_fail(reterr, MUSTER_ERDZV_STATE, "%s: rank %zu is wrong", r.what, first + i);
+            break;
+        }
+        member.node.name = mu_slice_str(name);
+        if (mu_fold_members_set(members, first + i, &member) < 0)
+            no_memory(&r);
+    }
+    return end(&r);
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct mu_fold_place *left = a, *right = b;
+
+    return left->id < right->id ? -1 : left->id > right->id;
+}
+
+bool mu_fold_members_sort(struct mu_fold_members *members)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < members->count; i++)
+        if (members->items[i].id != 0)
+            members->places[count++] = (struct mu_fold_place){ members->items[i].id, (uint32_t)i };
+    members->places_count = count;
+    qsort(members->places, count, sizeof *members->places, by_id);
+    for (size_t i = 1; i < count; i++)
+        if (members->places[i].id == members->places[i - 1].id)
+            return false;
+    return true;
+}
+
+bool mu_fold_members_all_known(const struct mu_fold_members *members)
+{
+    return members->places_count == members->count;
+}
+
+int64_t mu_fold_members_rank(const struct mu_fold_members *members, uint64_t id)
+{
+    struct mu_fold_place key = { .id = id };
+    const struct mu_fold_place *place =
+        members->places_count == 0 ? NULL : bsearch(&key, members->places, members->places_count, sizeof key, by_id);
+
+    return place == NULL ? -1 : (int64_t)place->rank;
 }

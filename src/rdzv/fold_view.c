@@ -12,6 +12,11 @@ bool mu_fold_has(const struct mu_fold *f, enum job_key key)
     return f->seen[key].value == KEY_OURS;
 }
 
+bool mu_fold_has_news(const struct mu_fold *f)
+{
+    return mu_fold_has(f, JOB_NEWS) && f->news.world == (mu_fold_has(f, JOB_DOC) ? f->doc.id : 0);
+}
+
 /* Told once, when the events have been taken in. */
 void mu_fold_see_foreign(struct mu_fold *f, const struct mu_fold_kv *kv, const char *then)
 {
@@ -22,15 +27,21 @@ void mu_fold_see_foreign(struct mu_fold *f, const struct mu_fold_kv *kv, const c
                       mu_words_plain(kv->value, value, sizeof value), mu_words_plain(kv->key, key, sizeof key), then);
 }
 
+/* Whatever version wrote it, it has a lease. */
+static bool is_other_version(const struct mu_fold_kv *kv)
+{
+    return kv->lease != 0 && mu_fold_is_other_version(kv->value);
+}
+
 /* What a read of the value (0 or below) makes of it. */
 static void set_seen(struct mu_fold *f, enum job_key key, int rc, const struct mu_fold_kv *kv)
 {
-    static const char *const then[JOB_KEYS] = { "members put the document back", "the leader writes it anew",
+    static const char *const then[JOB_KEYS] = { "the leader puts the document back", "the leader writes it anew",
                                                 "a new leader is found", "the job stays open" };
     struct key_seen *seen = &f->seen[key];
 
-    if (rc < 0 && mu_fold_is_newer(kv->value) && (key != JOB_LEADER || kv->lease != 0))
-        seen->value = KEY_NEWER;
+    if (rc < 0 && is_other_version(kv))
+        seen->value = KEY_OTHER;
     else
         seen->value = rc < 0 ? KEY_FOREIGN : KEY_OURS;
     if (seen->value == KEY_FOREIGN && seen->mod != kv->mod)
@@ -47,32 +58,23 @@ void mu_fold_begin_grace(struct mu_fold *f)
 
 static bool apply_doc(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
-    uint64_t before = mu_fold_has(f, JOB_DOC) ? f->doc.id : 0;
     bool is_new = kv->mod != f->seen[JOB_DOC].mod;
     struct muster_error why;
-    int rc = 0;
+    int rc = mu_fold_world_read(kv->value, &f->doc, &why);
 
-    if (is_new || f->doc.id == 0 || !mu_slice_equal(kv->value, mu_buf_slice(&f->doc.bytes)))
-        rc = mu_fold_world_read(kv->value, &f->doc, &why);
     if (rc == MUSTER_ENOMEM)
         return false;
     set_seen(f, JOB_DOC, rc, kv);
     if (f->seen[JOB_DOC].value == KEY_FOREIGN && is_new)
         mu_fold_begin_grace(f);
-    if (f->seen[JOB_DOC].value == KEY_NEWER)
-        (void)mu_fail(&f->newer, MUSTER_ERDZV_STATE, "a newer version of muster wrote job/doc: %.200s", why.text);
-    if (rc < 0 || f->doc.id == before)
-        return true;
-    if (f->doc.id != f->doc_since) {
+    if (f->seen[JOB_DOC].value == KEY_OTHER)
+        f->other = why;
+    if (rc == 0 && f->doc.id != f->doc_since) {
         f->doc_since = f->doc.id;
         f->doc_since_ms = f->now_ms;
         f->call_since_ms = UINT64_MAX;
     }
-    if (mu_leader_renew_gone(f))
-        return true;
-    mu_fold_world_done(&f->doc);
-    f->seen[JOB_DOC].value = KEY_NONE;
-    return false;
+    return true;
 }
 
 static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv)
@@ -89,34 +91,35 @@ static bool apply_news(struct mu_fold *f, const struct mu_fold_kv *kv)
         return true;
     if (f->news.grace && !grace)
         mu_fold_begin_grace(f);
-    for (size_t i = 0; f->gone != NULL && f->news.world == f->doc.id && i < f->news.gone_count; i++)
-        if (f->news.gone[i] < f->doc.count)
-            f->gone[f->news.gone[i]] = true;
+    mu_leader_see_news(f);
     return true;
 }
 
-/* A newer leader's mark is somebody's, who is not us; it goes with its lease. Without one it is no leader's. */
+/* The mark of another version's leader is somebody's, who is not us; it goes with its lease. */
 static bool apply_leader(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
-    int rc = mu_fold_mark_read(kv->value, &f->leader, NULL);
+    struct muster_error why;
+    int rc = mu_fold_mark_read(kv->value, &f->leader, &why);
 
     if (rc == MUSTER_ENOMEM)
         return false;
     set_seen(f, JOB_LEADER, rc, kv);
+    if (f->seen[JOB_LEADER].value == KEY_OTHER)
+        f->other = why;
     if (rc < 0)
         f->leader = 0;
     return true;
 }
 
-/* Also when a newer version says so. */
+/* Also when another version says so. */
 static bool apply_closed(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
-    uint64_t who;
-    int rc = mu_fold_mark_read(kv->value, &who, NULL);
+    int rc = mu_fold_closed_read(kv->value, &f->closed, NULL);
 
     if (rc == MUSTER_ENOMEM)
         return false;
-    set_seen(f, JOB_CLOSED, rc < 0 && mu_fold_is_newer(kv->value) ? 0 : rc, kv);
+    f->verdict = (struct mu_part_verdict){ f->closed.succeeded, f->closed.cause };
+    set_seen(f, JOB_CLOSED, rc < 0 && is_other_version(kv) ? 0 : rc, kv);
     return true;
 }
 

@@ -1,8 +1,9 @@
 /* One node of an etcd-v3 rendezvous, see fold.h: what it asks of etcd, and what it writes there for itself: its record,
- * the leader's place, the mark of a closed job, a document that was lost. */
+ * the leader's place, the mark of a closed job. */
 #include "rdzv/fold_parts.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,8 +15,9 @@ void mu_fold_compare(struct mu_fold *f, enum mu_fold_compare_kind kind, const ch
 
 void mu_fold_put(struct mu_fold *f, const char *key, const struct mu_buf *value, int64_t lease)
 {
-    assert(f->write.puts_count < MU_FOLD_PUTS_MAX);
-    f->write.puts[f->write.puts_count++] = (struct mu_fold_put){ mu_slice_str(key), mu_buf_slice(value), lease };
+    assert(f->write.ops_count < OPS_MAX);
+    f->write.ops = f->ops;
+    f->ops[f->write.ops_count++] = (struct mu_fold_op){ MU_FOLD_PUT, mu_slice_str(key), mu_buf_slice(value), lease };
 }
 
 /* It is still what was seen. */
@@ -56,11 +58,23 @@ static bool wants_record(const struct mu_fold *f)
 {
     if (!mu_fold_is_present(f) || f->lease == 0)
         return false;
-    if (f->record_is == RECORD_MISSING)
+    if (f->record_is == RECORD_MISSING || f->report == REPORT_WANTED)
         return true;
-    if (f->phase == MU_FOLD_MEMBER) /* whoever folds shall know that there is a world to be put back */
-        return f->job.loaded && !mu_fold_has(f, JOB_DOC) && f->record_is == RECORD_JOINS;
+    if (f->record.end.kind == MU_FOLD_END_DONE && mu_fold_has(f, JOB_DOC) && f->seen[JOB_DOC].lease != f->dead_job &&
+        f->seen[JOB_DOC].lease != f->done_lease)
+        return true; /* that we are done lasts no longer than the lease it is under */
+    if (f->phase ==
+        MU_FOLD_MEMBER) /* whoever leads shall know that there is a world to be put back, and who is in it */
+        return f->job.loaded && f->record_is == RECORD_JOINS &&
+               (!mu_fold_has(f, JOB_DOC) || (mu_fold_has_news(f) && f->news.grace));
     return f->record_is != RECORD_JOINS || f->written_world != f->left_world;
+}
+
+static void put_else(struct mu_fold *f, struct mu_fold_op op)
+{
+    f->else_op = op;
+    f->write.else_ops = &f->else_op;
+    f->write.else_count = 1;
 }
 
 /* A node that waits does not see its own record: it is put again if somebody has overwritten it, and else nothing is
@@ -72,8 +86,7 @@ static void check_record(struct mu_fold *f)
         return;
     mu_fold_name_record(f, f->id, (uint64_t)f->lease);
     mu_fold_compare(f, MU_FOLD_MOD, f->key, f->record_mod);
-    f->write.else_puts[0] = (struct mu_fold_put){ mu_slice_str(f->key), mu_buf_slice(&f->value), f->lease };
-    f->write.else_count = 1;
+    put_else(f, (struct mu_fold_op){ MU_FOLD_PUT, mu_slice_str(f->key), mu_buf_slice(&f->value), f->lease });
     f->write.repeatable = true;
     mu_fold_send(f, RECORD);
 }
@@ -86,14 +99,33 @@ void mu_fold_name_record(struct mu_fold *f, uint64_t id, uint64_t lease)
     (void)snprintf(f->key, sizeof f->key, "nodes/%s/%s", mu_fold_id_text(id, text), mu_fold_id_text(lease, under));
 }
 
-/* The record, and with it the leader's place if that is empty. Each of the two ways puts the record. */
-static void write_record(struct mu_fold *f)
+/* That we are done outlives us: it is under the job's lease. */
+static void put_done(struct mu_fold *f, int64_t job_lease)
 {
+    char text[MU_FOLD_ID_TEXT_MAX];
+
+    (void)snprintf(f->done_key, sizeof f->done_key, "nodes/%s/done", mu_fold_id_text(f->id, text));
+    mu_fold_put(f, f->done_key, &f->mark, job_lease);
+    f->done_lease = job_lease;
+}
+
+/* The record, and with it the leader's place if that is empty. Each of the two ways puts the record. */
+void mu_fold_write_record(struct mu_fold *f)
+{
+    bool done = f->record.end.kind == MU_FOLD_END_DONE;
+    int64_t job_lease = done ? mu_fold_need_job_lease(f) : 0;
     int rc;
 
+    if (done && job_lease == 0)
+        return; /* it is being taken */
     f->record.seq++;
     f->record.joining = f->phase == MU_FOLD_JOINING;
     f->record.world = f->record.joining ? f->left_world : f->world.id;
+    f->record.round = f->world.round;
+    f->record.rank = f->rank;
+    f->record.nodes = f->world.nodes;
+    f->record.count = f->world.count;
+    f->record.world_size = f->world.size;
     rc = mu_fold_record_write(&f->record, &f->value);
     if (rc == 0)
         rc = mu_fold_mark_write(f->id, &f->mark);
@@ -102,13 +134,16 @@ static void write_record(struct mu_fold *f)
     mu_fold_name_record(f, f->id, (uint64_t)f->lease);
     f->write.repeatable = true;
     mu_fold_put(f, f->key, &f->value, f->lease);
-    if (!f->job.loaded || f->seen[JOB_LEADER].value == KEY_NONE) {
+    if (done) {
+        put_done(f, job_lease);
+    } else if (!f->job.loaded || f->seen[JOB_LEADER].value == KEY_NONE) {
         mu_fold_compare(f, MU_FOLD_ABSENT, "job/folder", 0);
         mu_fold_put(f, "job/folder", &f->mark, f->lease);
-        f->write.else_puts[0] = f->write.puts[0];
-        f->write.else_count = 1;
+        put_else(f, f->ops[0]);
     }
     f->written_world = f->record.world;
+    if (f->report == REPORT_WANTED)
+        f->report = REPORT_SENT;
     mu_fold_send(f, RECORD);
 }
 
@@ -133,6 +168,30 @@ int64_t mu_fold_job_lease(const struct mu_fold *f)
     return 0;
 }
 
+/* Under the job's lease, so that also who leads after us knows. */
+bool mu_fold_will(const struct mu_fold *f, struct mu_fold_op *ret_mark)
+{
+    int64_t job = mu_fold_job_lease(f);
+
+    *ret_mark = (struct mu_fold_op){ .kind = MU_FOLD_PUT,
+                                     .key = mu_slice_str(f->killed_key),
+                                     .value = mu_buf_slice(&f->killed_mark),
+                                     .lease = job != 0 ? job : f->lease };
+    return f->lease != 0;
+}
+
+void mu_fold_renewed(struct mu_fold *f, const struct mu_fold_event *event)
+{
+    assert(event->sent_ms <= f->now_ms);
+    if (event->id != 0 && event->id == f->lease_take)
+        f->renewed_ms = event->sent_ms != 0 ? event->sent_ms : f->now_ms;
+}
+
+bool mu_fold_is_fenced(struct mu_fold *f)
+{
+    return f->fence_ms > 0 && mu_fold_is_due(f, f->renewed_ms + f->fence_ms);
+}
+
 /* 0: it is being taken. */
 int64_t mu_fold_need_job_lease(struct mu_fold *f)
 {
@@ -147,35 +206,13 @@ static void write_closed(struct mu_fold *f)
 {
     int64_t lease = mu_fold_need_job_lease(f);
 
-    if (lease == 0 || !mu_fold_is_encoded(f, mu_fold_mark_write(f->id, &f->mark)))
+    if (f->closed.node == 0)
+        f->closed.node = f->id; /* else somebody has taken away what we saw */
+    if (lease == 0 || !mu_fold_is_encoded(f, mu_fold_closed_write(&f->closed, &f->mark)))
         return;
     mu_fold_compare_key(f, JOB_CLOSED);
     mu_fold_put(f, "job/closed", &f->mark, lease);
     mu_fold_send(f, CLOSED_MARK);
-}
-
-static void write_restored(struct mu_fold *f)
-{
-    struct mu_fold_news news = { .world = f->world.id, .last_call_ms = -1, .grace = true };
-    int64_t lease = mu_fold_need_job_lease(f);
-    int rc = MUSTER_ENOMEM;
-
-    if (lease == 0)
-        return;
-    news.gone = calloc(f->world.count, sizeof *news.gone);
-    if (news.gone != NULL) {
-        for (size_t i = 0; i < f->world.count; i++)
-            if (f->lost[i])
-                news.gone[news.gone_count++] = (uint32_t)i;
-        rc = mu_fold_news_write(&news, &f->value);
-    }
-    mu_fold_news_done(&news);
-    if (!mu_fold_is_encoded(f, rc))
-        return;
-    mu_fold_compare_key(f, JOB_DOC);
-    mu_fold_put(f, "job/doc", &f->world.bytes, lease);
-    mu_fold_put(f, "job/news", &f->value, lease);
-    mu_fold_send(f, RESTORED);
 }
 
 /* ---- What is to be done ---- */
@@ -186,38 +223,37 @@ void mu_fold_load(struct mu_fold *f, struct view *view, enum mu_fold_scope scope
 }
 
 /* Lower ranks first, so that not all do it. */
-static uint64_t turn_ms(struct mu_fold *f, uint64_t step_ms)
+static uint64_t turn_ms(struct mu_fold *f)
 {
-    uint64_t wait_ms = f->phase == MU_FOLD_MEMBER ? (uint64_t)f->rank * step_ms + mu_rng_below(&f->rng, step_ms)
-                                                  : mu_rng_below(&f->rng, MU_FOLD_CROWN_MAX_MS);
+    uint64_t wait_ms = f->phase == MU_FOLD_MEMBER
+                           ? (uint64_t)f->rank * MU_FOLD_CROWN_MS + mu_rng_below(&f->rng, MU_FOLD_CROWN_MS)
+                           : mu_rng_below(&f->rng, MU_FOLD_CROWN_MAX_MS);
 
-    return wait_ms < MU_FOLD_CROWN_MAX_MS ? wait_ms : MU_FOLD_CROWN_MAX_MS + mu_rng_below(&f->rng, step_ms);
+    return wait_ms < MU_FOLD_CROWN_MAX_MS ? wait_ms : MU_FOLD_CROWN_MAX_MS + mu_rng_below(&f->rng, MU_FOLD_CROWN_MS);
 }
 
-/* An empty place, or a missing document: whose turn it is. */
-static bool is_my_turn(struct mu_fold *f, bool wanted, uint64_t *at_ms, uint64_t step_ms)
+/* Whose turn it is to take the leader's place, if that is empty. */
+static bool is_my_turn(struct mu_fold *f, bool empty)
 {
-    if (!wanted) {
-        *at_ms = UINT64_MAX;
+    if (!empty) {
+        f->crown_at_ms = UINT64_MAX;
         return false;
     }
-    if (*at_ms == UINT64_MAX)
-        *at_ms = f->now_ms + turn_ms(f, step_ms);
-    return mu_fold_is_due(f, *at_ms);
+    if (f->crown_at_ms == UINT64_MAX)
+        f->crown_at_ms = f->now_ms + turn_ms(f);
+    return mu_fold_is_due(f, f->crown_at_ms);
 }
 
 static void write_something(struct mu_fold *f)
 {
-    bool restores = f->phase == MU_FOLD_MEMBER && f->job.loaded && !mu_fold_has(f, JOB_DOC) && f->lease != 0;
     bool crowns =
         mu_fold_is_present(f) && f->job.loaded && is_place_empty(f) && f->lease != 0 && f->record_is != RECORD_MISSING;
-    bool my_restore = is_my_turn(f, restores, &f->restore_at_ms, MU_FOLD_RESTORE_MS);
-    bool my_crown = is_my_turn(f, crowns, &f->crown_at_ms, MU_FOLD_CROWN_MS);
+    bool my_crown = is_my_turn(f, crowns);
 
     if (f->write_id != 0)
         return;
     if (wants_record(f)) {
-        write_record(f);
+        mu_fold_write_record(f);
         return;
     }
     if (!f->job.loaded)
@@ -235,11 +271,9 @@ static void write_something(struct mu_fold *f)
     }
     if (!mu_fold_has(f, JOB_CLOSED) && (f->closing || (f->told_closed && f->phase == MU_FOLD_MEMBER)))
         write_closed(f);
-    else if (my_restore)
-        write_restored(f);
     else if (my_crown)
         write_crown(f);
-    else if (mu_fold_is_leader(f) && f->nodes.loaded && !restores && !mu_leader_put_back(f))
+    else if (mu_fold_is_leader(f) && f->nodes.loaded && !mu_leader_put_back(f))
         mu_leader_fold(f);
 }
 
@@ -255,6 +289,10 @@ static void look_around(struct mu_fold *f)
     f->checks_record = !mu_fold_is_leader(f); /* which sees it */
     effect = mu_fold_request(f, MU_FOLD_DO_LOOK_AROUND, &f->look_id);
     effect->doc_mod = mu_fold_doc_mod(f);
+    if (mu_fold_has(f, JOB_DOC) && f->doc.nodes <= MU_FOLD_PAGE_MEMBERS) {
+        (void)snprintf(f->look_key, sizeof f->look_key, "member/%016" PRIx64 "/0000", f->doc.id);
+        effect->key = mu_slice_str(f->look_key);
+    }
     if (!mu_fold_is_leader(f) || f->lease == 0 || f->marked_lease == f->lease ||
         mu_fold_record_write(&f->record, &f->waiting) < 0)
         return;
@@ -273,5 +311,6 @@ void mu_fold_drive(struct mu_fold *f)
         mu_fold_load(f, &f->job, MU_FOLD_JOB);
     if (mu_fold_is_present(f) && f->lease_take == 0)
         (void)mu_fold_request(f, MU_FOLD_DO_TAKE_LEASE, &f->lease_take);
+    mu_fold_seat_ask(f);
     write_something(f);
 }

@@ -1,7 +1,14 @@
-/* The leader of an etcd-v3 rendezvous, see fold.h: it watches the records of all nodes and writes worlds and news.
- * Nothing here happens on a node that does not lead. */
+/* The leader of an etcd-v3 rendezvous, see fold.h: it watches the records of all nodes, and decides which worlds and
+ * news are to be written (leader_write.c). Nothing here happens on a node that does not lead.
+ *
+ * What a leader knows of the document's world it has written itself, or read from its pages when it began to lead. If
+ * pages are missing, it takes the document away: then every member says in its record which rank it has, and the world
+ * is put back from that. */
 #include "rdzv/fold_parts.h"
 
+#include "base/words.h"
+
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,11 +16,11 @@
 
 static size_t lower_bound(const struct mu_fold *f, uint64_t id, uint64_t under)
 {
-    size_t from = 0, to = f->entries_count;
+    size_t from = 0, to = f->lead.entries_count;
 
     while (from < to) {
         size_t middle = from + (to - from) / 2;
-        const struct entry *entry = f->entries[middle];
+        const struct entry *entry = f->lead.entries[middle];
 
         if (entry->id < id || (entry->id == id && entry->under < under))
             from = middle + 1;
@@ -25,9 +32,9 @@ static size_t lower_bound(const struct mu_fold *f, uint64_t id, uint64_t under)
 
 void mu_leader_forget(struct mu_fold *f)
 {
-    for (size_t i = 0; i < f->entries_count; i++)
-        free(f->entries[i]);
-    f->entries_count = 0;
+    for (size_t i = 0; i < f->lead.entries_count; i++)
+        free(f->lead.entries[i]);
+    f->lead.entries_count = 0;
 }
 
 /* "nodes/<id>/<lease>" */
@@ -40,70 +47,157 @@ bool mu_leader_parse_key(struct mu_slice key, uint64_t *ret_id, uint64_t *ret_un
            mu_fold_id_parse(mu_slice(key.data + head + id + 1, id), ret_under);
 }
 
+/* ---- Nodes that are done, or were killed ---- */
+
+bool mu_leader_parse_mark(struct mu_slice key, const char *word, uint64_t *ret_id)
+{
+    size_t id = MU_FOLD_ID_TEXT_MAX - 1;
+
+    return mu_slice_skip(&key, "nodes/") && key.len > id + 1 && key.data[id] == '/' &&
+           mu_fold_id_parse(mu_slice(key.data, id), ret_id) &&
+           mu_slice_equal(mu_slice(key.data + id + 1, key.len - id - 1), mu_slice_str(word));
+}
+
+/* A stranger's would have no lease. */
+static bool is_mark(const struct mu_fold_kv *kv, uint64_t id)
+{
+    uint64_t who = 0;
+
+    return !kv->deleted && kv->lease != 0 && mu_fold_mark_read(kv->value, &who, NULL) == 0 && who == id;
+}
+
+static size_t find_id(const struct ids *ids, uint64_t id)
+{
+    size_t from = 0, to = ids->count;
+
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+
+        if (ids->items[middle] < id)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+static bool has_id(const struct ids *ids, uint64_t id)
+{
+    size_t at = find_id(ids, id);
+
+    return at < ids->count && ids->items[at] == id;
+}
+
+/* Who is done or killed stays so, also if the mark goes. False: no memory. */
+static bool note_id(struct ids *ids, uint64_t id, bool is)
+{
+    size_t at = find_id(ids, id);
+
+    if (!is || has_id(ids, id) || ids->count >= MU_FOLD_NODES_MAX)
+        return true;
+    if (ids->count == ids->room) {
+        size_t room = ids->room == 0 ? 64 : ids->room * 2;
+        uint64_t *more = realloc(ids->items, room * sizeof *more);
+
+        if (more == NULL)
+            return false;
+        ids->items = more;
+        ids->room = room;
+    }
+    memmove(ids->items + at + 1, ids->items + at, (ids->count - at) * sizeof *ids->items);
+    ids->items[at] = id;
+    ids->count++;
+    return true;
+}
+
+/* ---- Records ---- */
+
 static bool make_room(struct mu_fold *f)
 {
-    size_t room = f->entries_room == 0 ? 64 : f->entries_room * 2;
+    size_t room = f->lead.entries_room == 0 ? 64 : f->lead.entries_room * 2;
     struct entry **entries;
 
-    if (f->entries_count < f->entries_room)
+    if (f->lead.entries_count < f->lead.entries_room)
         return true;
-    entries = realloc(f->entries, room * sizeof *entries);
+    entries = realloc(f->lead.entries, room * sizeof *entries);
     if (entries == NULL)
         return false;
-    f->entries = entries;
-    f->entries_room = room;
+    f->lead.entries = entries;
+    f->lead.entries_room = room;
     return true;
+}
+
+static void hear_end(struct mu_fold *f, size_t rank, const struct entry *entry);
+
+/* Who says why it goes may be gone before we fold. */
+static void hear_last(struct mu_fold *f, const struct entry *entry)
+{
+    int64_t rank = mu_fold_has(f, JOB_DOC) && f->lead.members.world == f->doc.id
+                       ? mu_fold_members_rank(&f->lead.members, entry->id)
+                       : -1;
+
+    if (rank >= 0)
+        hear_end(f, (size_t)rank, entry);
 }
 
 static void remove_entry(struct mu_fold *f, size_t at)
 {
-    free(f->entries[at]);
-    f->entries_count--;
-    memmove(f->entries + at, f->entries + at + 1, (f->entries_count - at) * sizeof *f->entries);
+    free(f->lead.entries[at]);
+    f->lead.entries_count--;
+    memmove(f->lead.entries + at, f->lead.entries + at + 1, (f->lead.entries_count - at) * sizeof *f->lead.entries);
 }
 
 /* False: no memory. What is no record of a node, or not under the lease in its key, is skipped: nobody would ever see
  * its end. Where it was written over a record, that record counts, and is put back. One that was overwritten while
- * nobody led is not known: its node counts as gone, and joins anew. */
+ * nobody led is not known: its node counts as gone, and joins anew. What a node wrote earlier can come after what it
+ * wrote later: it gave up waiting for a server that stood still, asked another one, and the first one goes on. */
 bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
     uint64_t id = 0, under = 0;
     struct mu_fold_record record;
     size_t at;
-    bool there;
+    bool there, stale;
     int rc = 0;
 
+    if (mu_leader_parse_mark(kv->key, "done", &id))
+        return note_id(&f->lead.done, id, is_mark(kv, id));
+    if (mu_leader_parse_mark(kv->key, "killed", &id))
+        return note_id(&f->lead.killed, id, is_mark(kv, id));
     if (!mu_leader_parse_key(kv->key, &id, &under) || id == 0)
         return true;
     at = lower_bound(f, id, under);
-    there = at < f->entries_count && f->entries[at]->id == id && f->entries[at]->under == under;
+    there = at < f->lead.entries_count && f->lead.entries[at]->id == id && f->lead.entries[at]->under == under;
     if (!kv->deleted)
         rc = (uint64_t)kv->lease != under ? MUSTER_ERDZV_STATE : mu_fold_record_read(kv->value, &record, NULL);
     if (rc == MUSTER_ENOMEM)
         return false; /* it is there all the same */
-    if (rc < 0 && id == f->id && under == (uint64_t)f->lease)
+    stale = rc == 0 && !kv->deleted && there && record.seq < f->lead.entries[at]->record.seq;
+    if ((rc < 0 || stale) && id == f->id && under == (uint64_t)f->lease)
         f->record_is = RECORD_MISSING; /* our own is written anew */
-    else if (rc < 0 && there) {
-        f->entries[at]->overwritten = kv->mod;
+    else if ((rc < 0 || stale) && there)
+        f->lead.entries[at]->overwritten = kv->mod;
+    if (rc < 0 && there && f->lead.entries[at]->overwritten == kv->mod)
         mu_fold_see_foreign(f, kv, "putting the node's record back");
-    }
-    if (kv->deleted && there)
+    if (kv->deleted && there) {
+        hear_last(f, f->lead.entries[at]);
         remove_entry(f, at);
-    if (kv->deleted || rc < 0)
+    }
+    if (kv->deleted || rc < 0 || stale)
         return true;
     if (!there) {
         struct entry *entry;
 
-        if (f->entries_count >= MU_FOLD_NODES_MAX)
+        if (f->lead.entries_count >= MU_FOLD_NODES_MAX)
             return true;
         entry = make_room(f) ? calloc(1, sizeof *entry) : NULL;
         if (entry == NULL)
             return false;
-        memmove(f->entries + at + 1, f->entries + at, (f->entries_count - at) * sizeof *f->entries);
-        f->entries[at] = entry;
-        f->entries_count++;
+        memmove(f->lead.entries + at + 1, f->lead.entries + at, (f->lead.entries_count - at) * sizeof *f->lead.entries);
+        f->lead.entries[at] = entry;
+        f->lead.entries_count++;
     }
-    *f->entries[at] = (struct entry){ .id = id, .under = under, .create = kv->create, .record = record };
+    *f->lead.entries[at] =
+        (struct entry){ .id = id, .under = under, .create = kv->create, .mod = kv->mod, .record = record };
     return true;
 }
 
@@ -112,16 +206,16 @@ bool mu_leader_put_back(struct mu_fold *f)
 {
     size_t at = 0;
 
-    while (at < f->entries_count && f->entries[at]->overwritten == 0)
+    while (at < f->lead.entries_count && f->lead.entries[at]->overwritten == 0)
         at++;
-    if (at == f->entries_count)
+    if (at == f->lead.entries_count)
         return false;
-    if (!mu_fold_is_encoded(f, mu_fold_record_write(&f->entries[at]->record, &f->value)))
+    if (!mu_fold_is_encoded(f, mu_fold_record_write(&f->lead.entries[at]->record, &f->value)))
         return true;
-    f->back_id = f->entries[at]->id;
-    f->back_under = f->entries[at]->under;
+    f->back_id = f->lead.entries[at]->id;
+    f->back_under = f->lead.entries[at]->under;
     mu_fold_name_record(f, f->back_id, f->back_under);
-    mu_fold_compare(f, MU_FOLD_MOD, f->key, f->entries[at]->overwritten);
+    mu_fold_compare(f, MU_FOLD_MOD, f->key, f->lead.entries[at]->overwritten);
     mu_fold_put(f, f->key, &f->value, (int64_t)f->back_under);
     mu_fold_send(f, RECORD_BACK);
     return true;
@@ -132,9 +226,10 @@ void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone)
 {
     size_t at = lower_bound(f, f->back_id, f->back_under);
 
-    if (at == f->entries_count || f->entries[at]->id != f->back_id || f->entries[at]->under != f->back_under)
+    if (at == f->lead.entries_count || f->lead.entries[at]->id != f->back_id ||
+        f->lead.entries[at]->under != f->back_under)
         return;
-    f->entries[at]->overwritten = 0;
+    f->lead.entries[at]->overwritten = 0;
     if (lease_gone)
         remove_entry(f, at);
 }
@@ -142,11 +237,11 @@ void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone)
 /* The newest of a node's records: those of older leases are still there for a while. *ret_next: the next node's. */
 static const struct entry *newest(const struct mu_fold *f, size_t at, size_t *ret_next)
 {
-    const struct entry *best = f->entries[at];
+    const struct entry *best = f->lead.entries[at];
 
-    while (++at < f->entries_count && f->entries[at]->id == best->id)
-        if (f->entries[at]->record.seq > best->record.seq)
-            best = f->entries[at];
+    while (++at < f->lead.entries_count && f->lead.entries[at]->id == best->id)
+        if (f->lead.entries[at]->record.seq > best->record.seq)
+            best = f->lead.entries[at];
     *ret_next = at;
     return best;
 }
@@ -155,42 +250,276 @@ static const struct entry *find_node(const struct mu_fold *f, uint64_t id)
 {
     size_t at = lower_bound(f, id, 0), next;
 
-    return at < f->entries_count && f->entries[at]->id == id ? newest(f, at, &next) : NULL;
+    return at < f->lead.entries_count && f->lead.entries[at]->id == id ? newest(f, at, &next) : NULL;
 }
 
-/* What the leader remembers of the members begins anew with what the news say. False: no memory. */
-bool mu_leader_renew_gone(struct mu_fold *f)
-{
-    bool *gone = calloc(f->doc.count + 1, sizeof *gone);
+/* ---- Who is in the document's world ---- */
 
-    if (gone == NULL)
+static void forget_members(struct lead *l)
+{
+    mu_fold_members_done(&l->members);
+    free(l->fates);
+    l->fates = NULL;
+    l->failure = l->left = (struct mu_fold_end){ .kind = MU_FOLD_END_NONE };
+}
+
+/* What the news say of members that are gone. Who does not lead any more believes them: what it judged itself was
+ * perhaps at another server, and the leaders after it know better. */
+void mu_leader_see_news(struct mu_fold *f)
+{
+    struct lead *l = &f->lead;
+
+    for (size_t i = 0; l->fates != NULL && f->news.world == l->members.world && i < l->members.count; i++) {
+        l->fates[i].done |= mu_fold_news_done(&f->news, (int64_t)i);
+        if (!f->was_leader)
+            l->fates[i].gone = HERE;
+        if (l->fates[i].gone == HERE && mu_fold_news_gone(&f->news, (int64_t)i))
+            l->fates[i].gone = LEFT;
+    }
+}
+
+static void ask_pages(struct mu_fold *f)
+{
+    struct mu_fold_effect *effect;
+
+    if (f->lead.pages_id != 0)
+        return;
+    effect = mu_fold_request(f, MU_FOLD_DO_RANGE, &f->lead.pages_id);
+    effect->key = mu_slice_str("member/");
+    effect->prefix = true;
+}
+
+/* Worlds of which something is left: those of leaders that were not able to finish. */
+static void find_stale(struct mu_fold *f, const struct mu_fold_event *event)
+{
+    struct lead *l = &f->lead;
+
+    l->stale_count = 0;
+    for (size_t i = 0; i < event->count && l->stale_count < STALE_MAX; i++) {
+        uint64_t world = 0;
+        size_t number = 0;
+        bool known = false;
+
+        if (!mu_fold_parse_page(event->kvs[i].key, &world, &number) || (mu_fold_has(f, JOB_DOC) && world == f->doc.id))
+            continue;
+        for (size_t k = 0; k < l->stale_count; k++)
+            known |= l->stale[k] == world;
+        if (!known)
+            l->stale[l->stale_count++] = world;
+    }
+}
+
+bool mu_leader_ranged(struct mu_fold *f, const struct mu_fold_event *event)
+{
+    struct lead *l = &f->lead;
+    size_t pages = 0;
+
+    if (!mu_fold_is_answer(event, &l->pages_id))
         return false;
-    free(f->gone);
-    f->gone = gone;
-    for (size_t i = 0; mu_fold_has(f, JOB_NEWS) && f->news.world == f->doc.id && i < f->news.gone_count; i++)
-        if (f->news.gone[i] < f->doc.count)
-            f->gone[f->news.gone[i]] = true;
+    mu_fold_is_heard(f);
+    if (!f->was_leader)
+        return true;
+    find_stale(f, event);
+    l->pages_broken = false;
+    if (mu_fold_has(f, JOB_DOC)) {
+        forget_members(l);
+        l->fates = calloc((size_t)f->doc.nodes, sizeof *l->fates);
+        if (l->fates == NULL || mu_fold_members_init(&l->members, f->doc.id, (size_t)f->doc.nodes) < 0 ||
+            mu_fold_read_pages(event, &l->members, &pages) < 0) {
+            forget_members(l);
+            mu_fold_back_off(f);
+            return true;
+        }
+        l->pages_broken = pages != mu_fold_pages(l->members.count) || !mu_fold_members_sort(&l->members);
+        if (mu_fold_has_news(f))
+            mu_leader_see_news(f);
+    }
+    l->pages_read = true;
     return true;
 }
 
-/* ---- Folding ---- */
+bool mu_leader_failed(struct mu_fold *f, const struct mu_fold_event *event)
+{
+    return mu_fold_is_answer(event, &f->lead.pages_id);
+}
 
-struct candidate {
-    const struct entry *entry;
-    int64_t place; /* its rank of before; INT64_MAX: none */
-    bool out, wants_more;
-};
+/* Members whose world was put back say themselves which rank they have. */
+static void hear_holders(struct mu_fold *f)
+{
+    struct lead *l = &f->lead;
+    bool more = false;
 
-struct folded {
-    size_t in;                    /* members who are in the document's world */
-    size_t unknown;               /* of them, have no record: nobody knows their limits */
-    struct candidate *candidates; /* who wants into the next, in the order of their claims */
-    size_t count, out;            /* out: were left out */
-    int64_t nodes_min, nodes_max; /* that suit all of them, and those who are in */
-    size_t back;                  /* of them, were in the last world */
-    size_t apart;                 /* of those left out, have limits that do not go together with the others' */
-    size_t holders;               /* records of a world that is not there */
-};
+    if (!mu_fold_has(f, JOB_DOC))
+        return;
+    for (size_t i = 0; i < l->entries_count && !mu_fold_members_all_known(&l->members); i++) {
+        const struct entry *entry = l->entries[i];
+        const struct mu_fold_record *record = &entry->record;
+        const struct mu_fold_member member = { entry->id,
+                                               { mu_slice_str(record->name), record->pid, record->local_id } };
+
+        if (record->joining || record->world != f->doc.id || record->rank >= f->doc.nodes ||
+            l->members.items[record->rank].id != 0 || mu_fold_members_rank(&l->members, entry->id) >= 0)
+            continue;
+        more |= mu_fold_members_set(&l->members, (size_t)record->rank, &member) == 0;
+    }
+    if (more)
+        (void)mu_fold_members_sort(&l->members);
+}
+
+static void note_stay(struct mu_fold *f, size_t rank);
+
+/* What a member says of its end in this world: of failures the first counts. */
+static void hear_end(struct mu_fold *f, size_t rank, const struct entry *entry)
+{
+    struct lead *l = &f->lead;
+    struct mu_fold_end end = entry->record.end;
+
+    if (end.kind == MU_FOLD_END_NONE || end.world != f->doc.id)
+        return;
+    if (l->fates[rank].end == MU_FOLD_END_NONE && end.kind != MU_FOLD_END_DONE)
+        note_stay(f, rank);
+    l->fates[rank].end = end.kind;
+    if (end.at == 0)
+        end.at = entry->mod;
+    if (end.kind == MU_FOLD_END_LEFT && l->left.kind == MU_FOLD_END_NONE) {
+        l->left = end;
+        l->left_rank = rank;
+    }
+    if (end.kind != MU_FOLD_END_FAILED || (l->failure.kind != MU_FOLD_END_NONE && l->failure.at <= end.at))
+        return;
+    if (l->failure.kind == MU_FOLD_END_NONE)
+        l->failure_ms = f->now_ms;
+    l->failure = end;
+    l->failure_rank = rank;
+}
+
+/* How long a member was in the round that ended by its own doing. Where several agents have one name nobody can tell
+ * which of them it was. */
+static void note_stay(struct mu_fold *f, size_t rank)
+{
+    const struct mu_node *node = &f->lead.members.items[rank].node;
+    size_t same = 0;
+
+    for (size_t i = 0; i < f->lead.members.count; i++)
+        same += mu_slice_equal(f->lead.members.items[i].node.name, node->name);
+    if (same == 1 && node->name.len > 0)
+        mu_slowdown_ended(&f->lead.slowdown, node->name.data, f->now_ms - f->doc_since_ms, f->now_ms);
+}
+
+static void judge_member(struct mu_fold *f, size_t rank, const struct entry *entry, bool grace)
+{
+    struct fate *fate = &f->lead.fates[rank];
+    uint64_t id = f->lead.members.items[rank].id;
+    bool is_us = id == f->id && f->world.id == f->doc.id; /* whatever has become of our record */
+    bool was_here = fate->gone == HERE;
+
+    fate->done |= id != 0 && has_id(&f->lead.done, id);
+    if (entry == NULL && !grace && !is_us)
+        fate->gone = MISSING;
+    if (was_here && fate->gone == MISSING) {
+        fate->gone_ms = f->now_ms;
+        if (!fate->done && fate->end == MU_FOLD_END_NONE)
+            note_stay(f, rank);
+    }
+    if (entry == NULL || !was_here)
+        return;
+    if (entry->record.joining == (entry->record.world == f->doc.id))
+        fate->gone = LEFT;
+    /* Of a world that was put back, members have said that they are in it by now. */
+    if (!grace && f->lead.was_put_back == f->doc.id && entry->record.joining)
+        fate->gone = LEFT;
+}
+
+/* Who is in, by the records. In the time of grace a record that is missing does not count. When a round is over, those
+ * who are done are not waited for. */
+static void judge_members(struct mu_fold *f, struct folded *folded)
+{
+    struct lead *l = &f->lead;
+    size_t awaited = 0;
+    bool grace = !mu_fold_is_due(f, f->grace_until_ms);
+
+    folded->all_done = mu_fold_has(f, JOB_DOC);
+    for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < l->members.count; i++) {
+        uint64_t id = l->members.items[i].id;
+        const struct entry *entry = id != 0 ? find_node(f, id) : NULL;
+        const struct fate *fate = &l->fates[i];
+
+        if (entry != NULL)
+            hear_end(f, i, entry);
+        judge_member(f, i, entry, grace);
+        folded->in += fate->gone == HERE;
+        folded->unknown += fate->gone == HERE && entry == NULL;
+        awaited += fate->gone == HERE && !fate->done;
+        folded->all_done &= fate->done;
+        folded->over |= !fate->done && (fate->gone != HERE || fate->end == MU_FOLD_END_FAILED);
+    }
+    if (folded->over && awaited == 0)
+        folded->in = folded->unknown = 0;
+}
+
+/* The host; with the pid, where another member is on the same one. */
+static void name_member(const struct mu_fold_members *members, const struct mu_node *node,
+                        char text[static MU_FOLD_SHOWN_MAX])
+{
+    char pid[32] = "";
+    size_t same = 0;
+
+    for (size_t i = 0; i < members->count; i++)
+        same +=
+            mu_slice_equal(members->items[i].node.name, node->name) && !mu_node_equal(&members->items[i].node, node);
+    if (same > 0)
+        (void)snprintf(pid, sizeof pid, " (pid %" PRId64 ")", node->pid);
+    (void)mu_words_plain(node->name, text, MU_FOLD_SHOWN_MAX - strlen(pid));
+    memcpy(text + strlen(text), pid, strlen(pid) + 1);
+}
+
+/* Why the document's world is over, as far as it is known. */
+static void attribute(const struct mu_fold *f, struct folded *folded)
+{
+    const struct lead *l = &f->lead;
+    struct mu_attribution *why = &folded->why;
+    int64_t killed = 0, unknown = 0;
+
+    for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < l->members.count; i++) {
+        const struct fate *fate = &l->fates[i];
+
+        if (fate->gone != MISSING || fate->done || fate->end != MU_FOLD_END_NONE ||
+            (l->failure.kind != MU_FOLD_END_NONE &&
+             !mu_attribution_is_cause(fate->gone_ms, l->failure_ms, f->lease_ms)))
+            continue;
+        if (why->lost < MU_ATTRIBUTION_NAMED && l->members.items[i].id != 0)
+            name_member(&l->members, &l->members.items[i].node, why->lost_names[why->lost]);
+        why->lost++;
+        unknown += l->members.items[i].id == 0;
+        killed += has_id(&l->killed, l->members.items[i].id);
+    }
+    if (unknown > 0) /* a keeper's mark names a node, and nobody can tell whose it is */
+        why->how = NULL;
+    else if (killed < why->lost || killed == 0)
+        why->how = f->how_lost;
+    else
+        why->how = killed == 1 ? "its agent was killed" : "their agents were killed";
+    why->failed = l->failure.kind != MU_FOLD_END_NONE;
+    if (why->failed) {
+        why->failed_rank = l->failure.rank;
+        name_member(&l->members, &l->members.items[l->failure_rank].node, why->failed_node);
+        (void)snprintf(why->failed_text, sizeof why->failed_text, "%s", l->failure.text);
+    }
+    why->left = l->left.kind != MU_FOLD_END_NONE;
+    if (why->left > 0) {
+        name_member(&l->members, &l->members.items[l->left_rank].node, why->left_node);
+        (void)snprintf(why->left_text, sizeof why->left_text, "%s", l->left.text);
+    }
+    for (size_t i = 0; i < folded->count; i++) {
+        const struct mu_fold_record *record = &folded->candidates[i].entry->record;
+        const struct mu_node node = { mu_slice_str(record->name), record->pid, record->local_id };
+
+        if (folded->candidates[i].place == INT64_MAX && why->newcomers++ == 0)
+            name_member(&l->members, &node, why->newcomer);
+    }
+}
+
+/* ---- Who could be in the next one ---- */
 
 static int by_claim(const void *a, const void *b)
 {
@@ -201,23 +530,6 @@ static int by_claim(const void *a, const void *b)
     if (left->entry->create != right->entry->create)
         return left->entry->create < right->entry->create ? -1 : 1;
     return left->entry->id < right->entry->id ? -1 : left->entry->id > right->entry->id;
-}
-
-/* Who is in, by the records. In the time of grace a record that is missing does not count. */
-static void judge_members(struct mu_fold *f, struct folded *folded)
-{
-    bool grace = !mu_fold_is_due(f, f->grace_until_ms);
-
-    for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < f->doc.count; i++) {
-        const struct entry *entry = find_node(f, f->doc.members[i].id);
-
-        if (entry == NULL) /* we know of ourselves, whatever has become of our record */
-            f->gone[i] |= !grace && (f->doc.members[i].id != f->id || f->world.id != f->doc.id);
-        else
-            f->gone[i] |= entry->record.joining == (entry->record.world == f->doc.id);
-        folded->in += !f->gone[i];
-        folded->unknown += !f->gone[i] && entry == NULL;
-    }
 }
 
 static void narrow(struct folded *folded, const struct mu_fold_record *record)
@@ -306,12 +618,14 @@ static void leave_out(const struct mu_fold *f, struct folded *folded)
 
 static void find_candidates(struct mu_fold *f, struct folded *folded)
 {
-    for (size_t at = 0; at < f->entries_count;) {
+    for (size_t at = 0; at < f->lead.entries_count;) {
         const struct entry *entry = newest(f, at, &at);
-        int64_t rank = mu_fold_has(f, JOB_DOC) ? mu_fold_world_rank(&f->doc, entry->id) : -1;
-        bool in = rank >= 0 && !f->gone[rank];
+        int64_t rank = mu_fold_has(f, JOB_DOC) ? mu_fold_members_rank(&f->lead.members, entry->id) : -1;
+        bool in = rank >= 0 && f->lead.fates[rank].gone == HERE;
 
         folded->holders += !entry->record.joining;
+        if (!in && has_id(&f->lead.done, entry->id)) /* what is left of it under an older lease */
+            continue;
         if (in || (rank >= 0 && entry->record.joining))
             narrow(folded, &entry->record);
         if (in || !entry->record.joining)
@@ -322,6 +636,48 @@ static void find_candidates(struct mu_fold *f, struct folded *folded)
     }
     qsort(folded->candidates, folded->count, sizeof *folded->candidates, by_claim);
     leave_out(f, folded);
+}
+
+/* Nodes that come and go are held off for a while, as long as the others are enough. */
+static void hold_off(struct mu_fold *f, struct folded *folded)
+{
+    const struct mu_slowdown *slowdown = &f->lead.slowdown;
+    size_t held = 0, count = 0;
+
+    if (slowdown->nodes == NULL)
+        return;
+    for (size_t i = 0; i < folded->count; i++) {
+        struct candidate *candidate = &folded->candidates[i];
+        uint64_t until_ms = mu_slowdown_until_ms(slowdown, candidate->entry->record.name);
+
+        candidate->out = until_ms > f->now_ms && !mu_fold_is_due(f, until_ms);
+        if (candidate->out && held++ == 0) {
+            folded->held = candidate->entry->record.name;
+            folded->held_until_ms = until_ms;
+        }
+    }
+    if (held == 0 || (int64_t)(folded->in + folded->count - held) < folded->nodes_min) {
+        folded->held = NULL;
+        return;
+    }
+    for (size_t i = 0; i < folded->count; i++) {
+        folded->back -= folded->candidates[i].out && folded->candidates[i].place != INT64_MAX;
+        if (!folded->candidates[i].out)
+            folded->candidates[count++] = folded->candidates[i];
+    }
+    folded->count = count;
+    folded->out += held;
+}
+
+/* After rounds that failed right after their start there is a pause. */
+static bool is_paused(struct mu_fold *f, const struct folded *folded)
+{
+    const struct lead *l = &f->lead;
+
+    if (!mu_fold_has(f, JOB_DOC) || mu_attribution_cost(&folded->why) == 0)
+        return false;
+    return !mu_fold_is_due(
+        f, l->failure_ms + mu_slowdown_pause_ms(mu_slowdown_crashes(f->doc.crashes, l->failure_ms - f->doc_since_ms)));
 }
 
 /* Whether the next round is to begin now. */
@@ -338,170 +694,167 @@ static bool is_complete(struct mu_fold *f, const struct folded *folded)
     }
     if (f->call_since_ms == UINT64_MAX)
         f->call_since_ms = f->now_ms;
+    if (is_paused(f, folded))
+        return false;
     if (count >= folded->nodes_max)
         return true;
     /* Nobody is in the last world any more: who is not back is gone. */
     if (mu_fold_has(f, JOB_DOC) && folded->back > 0 &&
-        (folded->back == f->doc.count || mu_fold_is_due(f, f->call_since_ms + f->settings.lost_node_wait_ms)))
+        ((int64_t)folded->back == f->doc.nodes || mu_fold_is_due(f, f->call_since_ms + f->settings.lost_node_wait_ms)))
         return true;
     return mu_fold_is_due(f, f->call_since_ms + f->settings.last_call_ms);
 }
 
-static int encode_world(struct mu_fold *f, const struct folded *folded)
+/* ---- A world that only records know ---- */
+
+static bool is_better(const struct mu_fold_record *record, size_t holders, const struct mu_fold_record *best,
+                      size_t best_holders)
 {
-    struct mu_fold_world world = { .round = mu_fold_has(f, JOB_DOC) ? f->doc.round + 1 : 0,
-                                   .hold_ms = mu_fold_has(f, JOB_DOC)
-                                                  ? mu_rules_hold_ms(f->doc.hold_ms, f->now_ms - f->doc_since_ms)
-                                                  : 0 };
-    size_t count = folded->count < (size_t)folded->nodes_max ? folded->count : (size_t)folded->nodes_max;
-    int rc;
-
-    if (count > MU_FOLD_MEMBERS_MAX)
-        count = MU_FOLD_MEMBERS_MAX;
-    while (world.id == 0)
-        world.id = mu_rng_next(&f->rng);
-    world.members = calloc(count, sizeof *world.members);
-    if (world.members == NULL)
-        return MUSTER_ENOMEM;
-    for (size_t i = 0; i < count; i++) { /* names stay the records' */
-        const struct entry *entry = folded->candidates[i].entry;
-
-        world.members[i] =
-            (struct mu_fold_member){ entry->id,
-                                     { mu_slice_str(entry->record.name), entry->record.pid, entry->record.local_id } };
-    }
-    world.count = count;
-    rc = mu_fold_world_write(&world);
-    free(world.members);
-    if (rc < 0) {
-        mu_buf_done(&world.bytes);
-        return rc;
-    }
-    mu_buf_done(&f->value);
-    f->value = world.bytes;
-    f->write_round = world.round;
-    f->write_count = (int64_t)count;
-    return 0;
+    if (best == NULL || record->round != best->round)
+        return best == NULL || record->round > best->round;
+    return holders > best_holders;
 }
 
-static void write_world(struct mu_fold *f, const struct folded *folded)
+static size_t count_holders(const struct mu_fold *f, uint64_t world)
 {
-    int64_t lease = mu_fold_need_job_lease(f);
-    int rc;
+    size_t holders = 0;
 
-    if (lease == 0)
-        return;
-    rc = encode_world(f, folded);
-    if (rc == MUSTER_ELIMIT && f->phase == MU_FOLD_JOINING) {
-        (void)mu_fail(&f->error, MUSTER_ELIMIT, "the document of %zu nodes is larger than %u bytes", folded->count,
-                      MU_FOLD_VALUE_MAX);
-        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
-        return;
+    for (size_t at = 0; at < f->lead.entries_count;) {
+        const struct entry *entry = newest(f, at, &at);
+
+        holders += !entry->record.joining && entry->record.world == world;
     }
-    if (!mu_fold_is_encoded(f, rc))
-        return;
-    mu_fold_compare_key(f, JOB_LEADER);
-    mu_fold_compare_key(f, JOB_DOC);
-    mu_fold_compare_key(f, JOB_CLOSED);
-    mu_fold_put(f, "job/doc", &f->value, lease);
-    mu_fold_send(f, WORLD);
+    return holders;
 }
 
-/* Without who is gone. */
-static struct mu_fold_news make_news(const struct mu_fold *f, const struct folded *folded)
+/* Etcd has lost the document, or somebody has overwritten it. It is put back as soon as more than half of its members
+ * say that they are in it, or after a lease's time: others may be in a newer one. */
+static void put_world_back(struct mu_fold *f)
 {
-    bool full = (int64_t)folded->in >= folded->nodes_max;
-    struct mu_fold_news news = { .world = mu_fold_has(f, JOB_DOC) ? f->doc.id : 0,
-                                 .spares = (int64_t)folded->out,
-                                 .apart = (int64_t)folded->apart,
-                                 .last_call_ms = -1 };
+    struct lead *l = &f->lead;
+    const struct mu_fold_record *best = NULL;
+    size_t best_holders = 0;
 
-    if (folded->in == 0)
-        news.joined = (int64_t)folded->count;
-    else if (full)
-        news.spares += (int64_t)folded->count;
+    for (size_t at = 0; at < l->entries_count;) {
+        const struct mu_fold_record *record = &newest(f, at, &at)->record;
+        size_t holders;
+
+        if (record->joining || (best != NULL && record->world == best->world))
+            continue;
+        holders = count_holders(f, record->world);
+        if (is_better(record, holders, best, best_holders)) {
+            best = record;
+            best_holders = holders;
+        }
+    }
+    if (best == NULL)
+        return;
+    if (l->put_back_at_ms == UINT64_MAX)
+        l->put_back_at_ms = f->now_ms + f->lease_ms;
+    if ((int64_t)best_holders * 2 > best->nodes || mu_fold_is_due(f, l->put_back_at_ms))
+        mu_leader_begin_put_back(f, best);
+}
+
+/* ---- The end of the job ---- */
+
+/* All are done; or there is no restart left for a failure, and nobody is in the round any more: by then its cause is
+ * known. */
+static bool ends_job(struct mu_fold *f, const struct folded *folded)
+{
+    int64_t cost = mu_attribution_cost(&folded->why);
+    /* Nor does it wait longer than a loss takes to be noticed. */
+    bool waits =
+        folded->in > 0 && (cost == 0 || !mu_fold_is_due(f, f->lead.failure_ms + f->lease_ms + MU_ATTRIBUTION_LATE_MS));
+    char cause[MU_FOLD_CAUSE_MAX] = "";
+
+    if (!mu_fold_has(f, JOB_DOC) || mu_fold_has(f, JOB_CLOSED))
+        return false;
+    if (!folded->all_done && (waits || cost == 0 || mu_leader_used(f) + cost <= f->doc.max_restarts))
+        return false;
+    if (!folded->all_done)
+        mu_attribution_cause(&folded->why, cause);
+    mu_leader_write_end(f, folded->all_done, cause);
+    return true;
+}
+
+/* ---- Folding ---- */
+
+static void fold_records(struct mu_fold *f, struct folded *folded)
+{
+    struct lead *l = &f->lead;
+
+    hear_holders(f);
+    judge_members(f, folded);
+    find_candidates(f, folded);
+    hold_off(f, folded);
+    attribute(f, folded);
+    if (ends_job(f, folded))
+        return;
+    if (!mu_fold_has(f, JOB_DOC) && folded->holders > 0)
+        put_world_back(f);
     else
-        news.waiting = (int64_t)folded->count;
-    for (size_t i = 0; news.waiting > 0 && i < folded->count; i++) {
-        if (folded->candidates[i].place == INT64_MAX && news.newcomers++ == 0)
-            (void)snprintf(news.who, sizeof news.who, "%s", folded->candidates[i].entry->record.name);
-    }
-    if (f->call_since_ms != UINT64_MAX) {
-        uint64_t until_ms = f->call_since_ms + f->settings.last_call_ms;
-
-        news.last_call_ms = until_ms > f->now_ms ? (int64_t)(until_ms - f->now_ms) : 0;
-    }
-    return news;
-}
-
-enum urgency { NOTHING, NUMBERS, URGENT };
-
-static enum urgency compare_news(const struct mu_fold *f, const struct mu_fold_news *news)
-{
-    const struct mu_fold_news *old = &f->news;
-    bool same = mu_fold_has(f, JOB_NEWS) && old->world == news->world;
-    bool nothing = news->gone_count == 0 && news->waiting == 0 && news->spares == 0 && news->joined == 0;
-
-    if (!same)
-        return nothing ? NOTHING : news->gone_count > 0 || news->waiting > 0 ? URGENT : NUMBERS;
-    if (old->gone_count != news->gone_count || (old->waiting > 0) != (news->waiting > 0))
-        return URGENT;
-    if (old->waiting != news->waiting || old->spares != news->spares || old->joined != news->joined ||
-        old->apart != news->apart || old->grace != news->grace || (old->last_call_ms < 0) != (news->last_call_ms < 0))
-        return NUMBERS;
-    return NOTHING;
-}
-
-static void write_news(struct mu_fold *f, const struct folded *folded)
-{
-    uint32_t *gone = calloc((mu_fold_has(f, JOB_DOC) ? f->doc.count : 0) + 1, sizeof *gone);
-    struct mu_fold_news news;
-    enum urgency urgency = NOTHING;
-    int64_t lease = 0;
-    int rc = MUSTER_ENOMEM;
-
-    if (gone != NULL) {
-        news = make_news(f, folded);
-        news.gone = gone;
-        for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < f->doc.count; i++)
-            if (f->gone[i])
-                gone[news.gone_count++] = (uint32_t)i;
-        if (mu_fold_has(f, JOB_NEWS) && f->news.grace && f->news.world == news.world)
-            news.grace = f->now_ms < f->grace_until_ms;
-        urgency = compare_news(f, &news);
-        rc = mu_fold_news_write(&news, &f->value);
-    }
-    free(gone);
-    if (rc == 0 && (urgency == NOTHING || (urgency == NUMBERS && !mu_fold_is_due(f, f->news_at_ms))))
-        return;
-    lease = mu_fold_need_job_lease(f);
-    if (lease == 0 || !mu_fold_is_encoded(f, rc))
-        return;
-    mu_fold_compare_key(f, JOB_LEADER);
-    mu_fold_compare_key(f, JOB_DOC);
-    mu_fold_put(f, "job/news", &f->value, lease);
-    f->news_at_ms = f->now_ms + MU_FOLD_NEWS_MS + MU_FOLD_NEWS_NODE_MS * folded->count;
-    mu_fold_send(f, NEWS);
+        l->put_back_at_ms = UINT64_MAX;
+    if (l->next.id == 0 && is_complete(f, folded))
+        mu_leader_begin_world(f, folded);
+    if (l->next.id != 0)
+        mu_leader_write_batch(f);
+    else
+        mu_leader_write_news(f, folded);
 }
 
 void mu_leader_fold(struct mu_fold *f)
 {
     struct folded folded = { .nodes_min = 1, .nodes_max = INT64_MAX };
+    struct lead *l = &f->lead;
 
-    if (f->seen[JOB_DOC].value == KEY_NEWER)
+    if (f->seen[JOB_DOC].value == KEY_OTHER)
         return;
-    folded.candidates = calloc(f->entries_count + 1, sizeof *folded.candidates);
+    if (l->next.id != 0) {
+        mu_leader_write_batch(f);
+        return;
+    }
+    if (mu_fold_has(f, JOB_DOC) && l->members.world != f->doc.id)
+        l->pages_read = false;
+    if (!l->pages_read) {
+        ask_pages(f);
+        return;
+    }
+    if (mu_fold_has(f, JOB_DOC) && l->pages_broken) {
+        mu_leader_write_no_doc(f);
+        return;
+    }
+    if (!mu_fold_is_due(f, l->fold_at_ms))
+        return;
+    l->fold_at_ms = f->now_ms + l->entries_count / MU_FOLD_FOLDS_A_MS;
+    folded.candidates = calloc(l->entries_count + 1, sizeof *folded.candidates);
     if (folded.candidates == NULL) {
         (void)mu_fold_is_due(f, f->now_ms + MU_FOLD_RETRY_MAX_MS);
         return;
     }
-    judge_members(f, &folded);
-    find_candidates(f, &folded);
-    if (is_complete(f, &folded))
-        write_world(f, &folded);
-    else
-        write_news(f, &folded);
+    fold_records(f, &folded);
     free(folded.candidates);
+}
+
+static void begin_to_lead(struct mu_fold *f)
+{
+    if (f->seen[JOB_LEADER].mod != f->call_leader)
+        f->call_since_ms = f->lead.put_back_at_ms = UINT64_MAX;
+    f->call_leader = f->seen[JOB_LEADER].mod;
+    f->keep_at_ms = f->now_ms;
+    f->news_at_ms = f->lead.fold_at_ms = 0;
+    mu_fold_distrust(&f->nodes);
+    (void)mu_fold_emit(f, MU_FOLD_DO_LEADER);
+}
+
+/* All of it is read anew when we lead again. Who was in the world is remembered, and who was done: etcd may have lost
+ * that. */
+static void end_to_lead(struct mu_fold *f)
+{
+    mu_fold_distrust(&f->nodes);
+    mu_leader_forget(f);
+    mu_leader_give_up_world(f);
+    f->lead.pages_id = 0;
+    mu_fold_emit(f, MU_FOLD_DO_UNWATCH)->scope = MU_FOLD_NODES;
 }
 
 void mu_leader_drive(struct mu_fold *f)
@@ -509,21 +862,10 @@ void mu_leader_drive(struct mu_fold *f)
     bool leader = mu_fold_is_leader(f);
     int64_t lease = mu_fold_job_lease(f);
 
-    if (leader && !f->was_leader) {
-        if (f->doc.id != 0 && !mu_leader_renew_gone(f))
-            return;
-        if (f->seen[JOB_LEADER].mod != f->call_leader)
-            f->call_since_ms = UINT64_MAX;
-        f->call_leader = f->seen[JOB_LEADER].mod;
-        f->keep_at_ms = f->now_ms;
-        f->news_at_ms = 0;
-        mu_fold_distrust(&f->nodes);
-        (void)mu_fold_emit(f, MU_FOLD_DO_LEADER);
-    } else if (!leader && f->was_leader) {
-        mu_fold_distrust(&f->nodes);
-        mu_leader_forget(f);
-        mu_fold_emit(f, MU_FOLD_DO_UNWATCH)->scope = MU_FOLD_NODES;
-    }
+    if (leader && !f->was_leader)
+        begin_to_lead(f);
+    else if (!leader && f->was_leader)
+        end_to_lead(f);
     f->was_leader = leader;
     if (!leader || !mu_fold_is_due(f, f->retry_at_ms))
         return;
@@ -533,4 +875,16 @@ void mu_leader_drive(struct mu_fold *f)
         f->keep_lease = lease;
         mu_fold_request(f, MU_FOLD_DO_KEEP_JOB, &f->keep_id)->lease = lease;
     }
+}
+
+void mu_leader_done(struct mu_fold *f)
+{
+    mu_leader_forget(f);
+    mu_leader_give_up_world(f);
+    forget_members(&f->lead);
+    mu_slowdown_done(&f->lead.slowdown);
+    free(f->lead.done.items);
+    free(f->lead.killed.items);
+    free(f->lead.entries);
+    mu_buf_done(&f->lead.text);
 }

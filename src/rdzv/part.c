@@ -6,7 +6,7 @@
 #include "rdzv/rdzv.h"
 
 /* What is the same for each machine but for its names; `wall` puts the wall clock into its event. */
-#define PART(name, NAME, text, wall)                                                                                   \
+#define PART(name, NAME, text, wall, led)                                                                              \
     static void name##_step(void *part, enum mu_part_event_type type, const void *own, struct mu_part_now now,         \
                             const struct mu_part_sink *to)                                                             \
     {                                                                                                                  \
@@ -44,7 +44,8 @@
     }                                                                                                                  \
                                                                                                                        \
     const struct mu_part_ops mu_##name##_part = { #name,        name##_step,     name##_deadline_ms,                   \
-                                                  name##_world, name##_progress, name##_phase }
+                                                  name##_world, name##_progress, name##_phase,                         \
+                                                  led }
 
 /* ---- One shared document: rdzv.h ---- */
 
@@ -53,12 +54,12 @@ static bool rdzv_world(const void *part, struct mu_part_world *ret_world)
     const struct mu_rdzv_world *world = mu_rdzv_world(part);
 
     if (world != NULL)
-        *ret_world = (struct mu_part_world){ world->round, world->rank, world->count, world->all_ours };
+        *ret_world = (struct mu_part_world){ world->round, world->rank, world->count, world->all_ours, NULL };
     return world != NULL;
 }
 
 #define RDZV_PHASE(part) mu_rdzv_phase_text(mu_rdzv_phase(part))
-PART(rdzv, MU_RDZV, RDZV_PHASE, event.wall_us = now.wall_us);
+PART(rdzv, MU_RDZV, RDZV_PHASE, event.wall_us = now.wall_us, NULL);
 
 /* ---- etcd's v2 keys: classic.h ---- */
 
@@ -67,12 +68,12 @@ static bool classic_world(const void *part, struct mu_part_world *ret_world)
     const struct mu_classic_world *world = mu_classic_world(part);
 
     if (world->version >= 0)
-        *ret_world = (struct mu_part_world){ world->version, world->rank, world->count, world->all_ours };
+        *ret_world = (struct mu_part_world){ world->version, world->rank, world->count, world->all_ours, NULL };
     return world->version >= 0;
 }
 
 #define CLASSIC_PHASE(part) mu_classic_state_text(mu_classic_state(part))
-PART(classic, MU_CLASSIC, CLASSIC_PHASE, (void)now.wall_us);
+PART(classic, MU_CLASSIC, CLASSIC_PHASE, (void)now.wall_us, NULL);
 
 /* ---- etcd v3: fold.h ---- */
 
@@ -81,9 +82,30 @@ static bool fold_world(const void *part, struct mu_part_world *ret_world)
     const struct mu_fold_world *world = mu_fold_world(part);
 
     if (world != NULL)
-        *ret_world = (struct mu_part_world){ world->round, mu_fold_rank(part), world->count, true };
+        *ret_world =
+            (struct mu_part_world){ world->round, mu_fold_rank(part), (size_t)world->nodes, true, mu_fold_seat(part) };
     return world != NULL;
 }
 
+static void fold_introduce(void *part, const struct mu_part_self *self)
+{
+    mu_fold_introduce(part, self);
+}
+
+static const struct mu_part_verdict *fold_verdict(const void *part)
+{
+    return mu_fold_verdict(part);
+}
+
+static void fold_report(void *part, const struct mu_part_report *report, struct mu_part_now now,
+                        const struct mu_part_sink *to)
+{
+    const struct mu_fold_event event = { .type = MU_FOLD_ON_REPORT, .report = report };
+
+    mu_fold_part.step(part, MU_PART_ON_TIME, &event, now, to);
+}
+
+static const struct mu_part_led_ops fold_led = { fold_introduce, fold_report, fold_verdict };
+
 #define FOLD_PHASE(part) mu_fold_phase_text(mu_fold_phase(part))
-PART(fold, MU_FOLD, FOLD_PHASE, (void)now.wall_us);
+PART(fold, MU_FOLD, FOLD_PHASE, (void)now.wall_us, &fold_led);

@@ -19,6 +19,7 @@ enum mu_part_event_type {
 #define X(name, text) MU_PART_ON_##name,
     MU_PART_EVENTS(X)
 #undef X
+        MU_PART_ON_REPORT, /* asked: say what has become of our workers. Of a led machine alone: mu_part_led_ops */
 };
 
 #define MU_PART_TELLS(X)                                                                                               \
@@ -33,6 +34,7 @@ enum mu_part_event_type {
     X(BACKEND_DOWN, "backend_down") /* the first failed request of a row: error. It is tried again */                  \
     X(BACKEND_UP, "backend_up")                                                                                        \
     X(PROGRESS, "progress") /* while joining: progress() has changed */                                                \
+    X(REPORTED, "reported") /* REPORT is acknowledged; or error: it cannot be. round: that it was of */                \
     X(FOREIGN, "foreign")   /* a key of ours holds what none of us wrote: error is a sentence for the log */
 
 enum mu_part_tell {
@@ -51,17 +53,58 @@ struct mu_part_news {
     int64_t round, count;             /* -1: of no round */
     bool closed;                      /* LOOKED */
     const char *who;                  /* WAITING: the first of them; NULL: not known */
-    const struct muster_error *error; /* FAILED, BACKEND_DOWN, FOREIGN, and of a LOOKED that was not possible */
+    const struct muster_error *error; /* FAILED, BACKEND_DOWN, FOREIGN; of a LOOKED or REPORTED that was not possible */
     uint64_t away_ms, give_up_in_ms;  /* BACKEND_DOWN: how long already; for how long yet, UINT64_MAX: not known */
     bool host_lost;                   /* BACKEND_DOWN: the store's host, a member, is lost with it; LOST follows */
     const size_t *ranks;              /* LOST, where the machine counts and does not name them */
     size_t ranks_count;
+    /* LOST of a led machine: why the round is over, one sentence, the same on every node. REMOVED: why this node has
+     * removed itself; NULL: the others have. */
+    const char *cause;
+};
+
+/* ---- A machine with a leader ---- */
+
+/* One node of the round leads: it assigns ranks, counts restarts, finds out why a round ended, and ends the job
+ * (fold.h). The other machines have none of this; there the agents do it by keys of their own (agent/ranks.h,
+ * agent/completion.h). */
+
+struct mu_part_self { /* of this node; what the leader has to know */
+    const char *role;
+    int64_t local_world_size, max_restarts;
+};
+
+enum mu_part_end {
+    MU_PART_END_FAILED, /* a worker has failed: rank, text */
+    MU_PART_END_DONE,   /* all have succeeded, and nothing of them is left. We stay a member */
+    MU_PART_END_LEFT,   /* this node leaves the job for good, whatever its workers do: text, why */
+};
+
+struct mu_part_report { /* of our part in the round that we are in */
+    enum mu_part_end end;
+    int64_t rank;     /* the worker's, of the world */
+    const char *text; /* for people, one line; of a failure, it names the rank and the node */
+};
+
+#define MU_PART_REPORT_MAX 400 /* bytes of the text, with its NUL; more is cut */
+
+struct mu_part_seat {
+    int64_t count;                       /* restarts of the job: TORCHELASTIC_RESTART_COUNT */
+    int64_t restarts_left, max_restarts; /* of the job */
+    int64_t base_rank, world_size, base_role_rank, role_world_size; /* worker i is RANK base_rank + i */
+    const char *why; /* the last round ended, and what that costs: one sentence; NULL: it was the first */
+};
+
+struct mu_part_verdict {
+    bool succeeded;
+    const char *cause; /* of a failure: one sentence, the same on every node */
 };
 
 struct mu_part_world { /* of the round that we are in */
     int64_t round, rank;
     size_t count;
-    bool all_ours; /* no member is PyTorch */
+    bool all_ours;                   /* no member is PyTorch */
+    const struct mu_part_seat *seat; /* of ours, until the next step; NULL: no leader, agents agree on ranks */
 };
 
 struct mu_part_progress { /* of a round that forms */
@@ -88,6 +131,16 @@ struct mu_part_sink {
     void *ctx;
 };
 
+struct mu_part_led_ops {
+    void (*introduce)(void *part, const struct mu_part_self *self); /* before the first JOIN; copied */
+    /* REPORT: a step, as `step` below. Copied. REPORTED follows, also if we are no member any more: an error then. */
+    void (*report)(void *part, const struct mu_part_report *report, struct mu_part_now now,
+                   const struct mu_part_sink *to);
+    /* How the job has ended, until the next step; NULL: it is not closed, or nobody knows. Asked when CLOSED is told,
+     * or that a JOIN has failed. */
+    const struct mu_part_verdict *(*verdict)(const void *part);
+};
+
 struct mu_part_ops {
     const char *name;
     /* `own`: the machine's own event, whose time is filled in here; NULL: `type`, which all machines know. */
@@ -97,6 +150,7 @@ struct mu_part_ops {
     bool (*world)(const void *part, struct mu_part_world *ret_world); /* false: we are in none */
     struct mu_part_progress (*progress)(const void *part);
     const char *(*phase)(const void *part); /* what it does now, for people: a constant */
+    const struct mu_part_led_ops *led;      /* NULL: the machine has no leader */
 };
 
 extern const struct mu_part_ops mu_rdzv_part, mu_classic_part, mu_fold_part;

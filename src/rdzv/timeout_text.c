@@ -26,5 +26,7 @@ const char *mu_timeout_text_write(const struct mu_timeout_text *came, char text[
             mu_words_add(&words, " and %zu more", came->nodes_count - shown);
         mu_words_add(&words, ")");
     }
+    if (came->joined >= came->nodes_max)
+        mu_words_add(&words, ", but the round did not begin: was each node started with the same --nnodes?");
     return text;
 }

@@ -14,7 +14,8 @@ struct mu_timeout_text {
     size_t nodes_count;
 };
 
-/* "timed out after 600 s: 3 of 4 nodes joined (a, b, c)" */
+/* "timed out after 600 s: 3 of 4 nodes joined (a, b, c)". If all have come that this node waits for, another node waits
+ * for more. */
 const char *mu_timeout_text_write(const struct mu_timeout_text *came, char text[static MU_TIMEOUT_TEXT_MAX]);
 
 #endif

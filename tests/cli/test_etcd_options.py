@@ -162,6 +162,7 @@ WRONG = {  # of each back end: options, a wrong value, and what else is said bes
     "etcd-v3": [*((option, "-1", "") for option in DYNAMIC), *((option, "soon", "not a whole number") for option in DYNAMIC),
                 *BACK_OFF,
                 ("lease", "1", "1 s is not in 2..3600"), ("lease", "3601", "not in 2..3600"), ("job_lease", "9", "not in 10..3600"),
+                ("fence", "0", "0 s is not in 1..86400"), ("restart_window", "0", "0 s is not in 1.."),
                 ("protocol", "ftp", "neither http nor https"), ("use_agent_store", "perhaps", "no truth value"),
                 ("user", "ann", "given together"), ("password", "x", "given together")],
 }

@@ -1175,6 +1175,8 @@ def test_a_second_ctrl_c_kills_when_a_second_has_passed(scene):
     assert agent.end(1) == 1
     assert time.monotonic() - started > 1
     assert [worker.got() for worker in workers] == [[signal.SIGINT]] * 2
+    assert "] warning: Received 2 death signal, shutting down workers; another Ctrl-C kills them\n" in agent.err
+    assert "] warning: Received 2 death signal, shutting down workers at once\n" in agent.err
 
 
 def test_sigquit_after_another_signal_kills_at_once(scene):

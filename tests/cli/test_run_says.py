@@ -154,12 +154,32 @@ def test_a_node_that_cannot_reach_the_store_says_that_it_waits_for_it(scene, imp
     assert "no answer yet, after " in waits(agent)[0]
 
 
+def test_a_node_says_why_it_does_not_reach_the_store(scene):
+    """Also while it waits: after ten minutes the user would have given up."""
+    refused = local(free_port())
+    agent = scene.node(refused, "--nnodes=2", conf="join_timeout=600,is_host=false")
+    other = scene.node("no-such-host.invalid:29400", "--nnodes=2", conf="join_timeout=600")
+    other.said("] warning: rendezvous 'job': cannot resolve 'no-such-host.invalid': ")
+    assert re.search(r"cannot resolve 'no-such-host.invalid': [\w ]+; trying again for \d+ s\n", other.err)
+    agent.said(f"] notice: rendezvous 'job': cannot connect to {refused} ")
+    assert re.search(r" tries in 5\.\d s\): connection refused; trying again for \d+ s\n", agent.err)
+
+
 def test_a_wait_in_vain_ends_with_who_came(scene):
     agent = scene.node(local(free_port()), "--nnodes=2", conf="join_timeout=1")
     assert agent.end() == 1
     last = agent.err.splitlines()[-1]
     assert "muster run: RendezvousTimeoutError: " in last
     assert re.search(r"timed out after 1 s: 1 of 2 nodes joined \([^ ,()]+\)", last), last
+
+
+def test_a_wait_for_a_node_that_waits_for_more_says_so(scene, serve):
+    endpoint = serve().endpoint
+    agent = scene.node(endpoint, "--nnodes=2", conf="join_timeout=4")
+    time.sleep(1)
+    scene.node(endpoint, "--nnodes=3", conf="join_timeout=30")
+    assert agent.end() == 1
+    assert agent.err.splitlines()[-1].endswith(", but the round did not begin: was each node started with the same --nnodes?")
 
 
 def test_a_static_node_that_waits_says_so_too(scene):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the hand-made inputs of corpus/session, corpus/frames and corpus/net. Inputs that a fuzzer found stay as they are.
+"""Writes the hand-made inputs of corpus/session, corpus/frames, corpus/engine_store and
+corpus/net. Inputs that a fuzzer found stay as they are.
 
 A stream is what one connection sends; a program is a list of steps, see fuzz_session.c.
 """
@@ -181,7 +182,7 @@ TXN = frame("TXN", u32(1), u32(0) + u64(0) + string(b"n/1"), u32(1), put(b"n/1",
 FRAMES = {
     "hello": HELLO, "grant": GRANT, "load": LOAD, "txn": TXN,
     "attach": frame("ATTACH", u64(9)), "keep": frame("KEEP", u64(0)), "revoke": frame("REVOKE", u64(9), SECRET),
-    "unwatch": frame("UNWATCH", u32(1)), "range": frame("RANGE", u32(1), string(b"")),
+    "unwatch": frame("UNWATCH", u32(1)), "range": frame("RANGE", u32(1), u32(0), string(b"")),
     "welcome": frame("WELCOME", u32(1), u64(2), u64(3), string(b"job"), string(b"host"), string(b"10.0.0.1")),
     "done": frame("DONE", u32(5), u32(0), u64(3), u32(0), string(b"no such lease")),
     "kvs": frame("KVS", u32(0), u64(3), u32(2), kv(b"a", b"1"), kv(b"b", b"", 9)),
@@ -194,12 +195,57 @@ FRAMES = {
     + frame_step(1, 2, b""),
     "program-will": frame_step(0, 3, HELLO) + frame_step(0, 3, GRANT) + frame_step(0, 3, TXN)
     + frame_step(2, 3, frame("REVOKE", u64(9), SECRET)) + frame_step(2, 2, b""),
+    "program-limit": frame_step(0, 3, HELLO) + frame_step(0, 3, GRANT) + frame_step(0, 3, TXN)
+    + frame_step(0, 3, frame("TXN", u32(0), u32(2), put(b"n/0", b""), put(b"n/2", b""), u32(0)))
+    + b"".join(frame_step(0, 3, frame("RANGE", u32(1), u32(limit), string(b"n/"))) for limit in (1, 2, 3, 1024, 1025))
+    + frame_step(0, 2, b""),
     "program-halves": frame_step(0, 3, HELLO[:9]) + frame_step(0, 3, HELLO[9:] + GRANT[:20]) + frame_step(0, 3, GRANT[20:]),
+}
+
+EFFECTS = "LOAD UNWATCH RANGE TAKE_LEASE DROP_LEASE GRANT_JOB KEEP_JOB LOOK_AROUND UNMARK WRITE".split()
+PASS, LINK, LOSE, THERE, END, BYTES, ASK, ANSWER = 0, 1, 2, 3, 4, 5, 8, 12
+
+
+def client(*steps):
+    """See fuzz_engine_store.c."""
+    return b"".join(bytes([what, len(data)]) + data for what, data in steps)
+
+
+def asks(effect, scope=0, repeatable=0):
+    return ASK, bytes([EFFECTS.index(effect), scope, repeatable])
+
+
+def answers(kind, how=16):
+    return ANSWER, bytes([FRAME_TYPES.index(kind), how])
+
+
+UP = [(LINK, b""), (THERE, b"")]
+BEGIN = [asks("TAKE_LEASE"), asks("LOAD"), *UP, answers("HELLO"), answers("GRANT"), answers("LOAD", 20), asks("WRITE")]
+AGAIN = [(LOSE, b""), (PASS, b"..."), *UP]
+ENGINE_STORE = {
+    "first": client(*BEGIN, answers("TXN", 18), answers("UNWATCH", 2), asks("KEEP_JOB"), answers("KEEP"), asks("RANGE"),
+                    answers("RANGE", 21), answers("RANGE", 20), asks("GRANT_JOB"), answers("GRANT"), asks("LOOK_AROUND"),
+                    answers("RANGE", 20), asks("DROP_LEASE"), answers("REVOKE"), asks("UNWATCH"), (END, b"")),
+    "refused": client(*BEGIN, answers("TXN", 203), asks("WRITE"), answers("TXN", 206), asks("LOAD", 1), answers("LOAD", 206),
+                      asks("GRANT_JOB"), answers("GRANT", 206), asks("KEEP_JOB"), answers("KEEP", 203)),
+    "reset": client(*BEGIN, *AGAIN, answers("HELLO"), answers("ATTACH", 18), asks("WRITE"), asks("WRITE"), *AGAIN,
+                    answers("HELLO"), answers("ATTACH", 19), (PASS, b"." * 12), answers("KEEP")),
+    "lease-gone": client(*BEGIN, *AGAIN, answers("HELLO"), answers("ATTACH", 203), asks("TAKE_LEASE"), answers("GRANT", 206),
+                         asks("TAKE_LEASE"), answers("GRANT")),
+    "epoch": client(*BEGIN, *AGAIN, answers("HELLO", 64), answers("ATTACH", 203)),
+    "silent": client(*BEGIN, (PASS, b"." * 40), *UP, (PASS, b"." * 60), (LINK, b""), (PASS, b"." * 60)),
+    "no-engine": client(asks("TAKE_LEASE"), asks("LOAD"), (LINK, b""), (BYTES, b"\1")),
+    "hello-refused": client(asks("TAKE_LEASE"), asks("LOAD"), *UP, answers("HELLO", 207), asks("LOAD"), (PASS, b"..."), *UP,
+                            answers("HELLO", 206)),
+    "dropped-meanwhile": client(*BEGIN, *AGAIN, answers("HELLO"), asks("DROP_LEASE"), answers("ATTACH"), (END, b"")),
+    "ending": client(*BEGIN, (END, b""), answers("TXN"), answers("LOAD"), answers("REVOKE")),
 }
 
 for name, data in SESSION.items():
     (HERE / "corpus" / "session" / name).write_bytes(data)
 for name, data in FRAMES.items():
     (HERE / "corpus" / "frames" / name).write_bytes(data)
+for name, data in ENGINE_STORE.items():
+    (HERE / "corpus" / "engine_store" / name).write_bytes(data)
 for name, data in NET.items():
     (HERE / "corpus" / "net" / name).write_text(data)

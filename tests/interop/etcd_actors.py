@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
 import urllib.parse
 import uuid
 
@@ -66,7 +65,7 @@ class Job(run_nodes.Job):
 
     def until_marked(self, rank):
         """This member is done, and has said so."""
-        until(lambda: f"{self.keys.round()}/done/{rank}" in self.keys.agents(), LIMIT, "a done mark")
+        until(lambda: self.keys.has_mark(rank), LIMIT, "a done mark")
 
     def node_of(self, actor):
         """The one that started it."""
@@ -126,27 +125,13 @@ class Keys:
         finally:
             connection.close()
 
-    def agents(self):
-        """All keys of the agents, without "muster.RUN/", and what is in them."""
-        raise NotImplementedError
-
     def round(self):
-        """"ROUND.TAG", of the last one that has begun."""
-        return until(lambda: self.agents().get("budget"), LIMIT, "a budget").split()[1]
-
-    def put(self, key, value):
-        """Overwrites a key of the agents."""
+        """The last one that has begun, once one has."""
         raise NotImplementedError
 
-    def delete(self, key):
+    def has_mark(self, rank):
+        """Of a member of that round that is done."""
         raise NotImplementedError
-
-    def change(self, key, value):
-        """None: deletes it, if it is there."""
-        if value is None:
-            self.delete(key)
-        else:
-            self.put(key, value)
 
 
 class EtcdKeys(Keys):
@@ -181,7 +166,15 @@ class EtcdKeys(Keys):
         else:
             assert "node" in self.call("PUT", path, value=value)
 
+    def round(self):
+        """"ROUND.TAG"."""
+        return until(lambda: self.agents().get("budget"), LIMIT, "a budget").split()[1]
+
+    def has_mark(self, rank):
+        return f"{self.round()}/done/{rank}" in self.agents()
+
     def agents(self):
+        """All keys of the agents, without "muster.RUN/", and what is in them."""
         ours, found = f"muster.{self.run_id}/", {}
         for path, value in self.paths(self.store).items():
             name = plain(path.removeprefix(self.store + "/"))
@@ -200,10 +193,18 @@ class EtcdKeys(Keys):
         return f"{self.store}/{b64(f'muster.{self.run_id}/{key}')}"
 
     def put(self, key, value):
+        """Overwrites a key of the agents."""
         self.write(self.path(key), value if isinstance(value, Raw) else b64(value))
 
     def delete(self, key):
         self.write(self.path(key), None)
+
+    def change(self, key, value):
+        """None: deletes it, if it is there."""
+        if value is None:
+            self.delete(key)
+        else:
+            self.put(key, value)
 
 
 class V2Keys(EtcdKeys):
@@ -232,7 +233,7 @@ class ClassicKeys(EtcdKeys):
 
 
 class V3Keys(Keys):
-    """Those of a round are in the store of rank 0's agent, but for marks and notes."""
+    """Agents have none of their own: the leader of the rendezvous does what they would be for."""
 
     def call(self, what, **fields):
         return self.ask("POST", f"/v3/kv/{what}", json.dumps(fields))
@@ -246,44 +247,23 @@ class V3Keys(Keys):
     def value(self, path):
         return self.paths().get(path)
 
-    def write(self, path, value):
-        """Under no lease; None: deletes it."""
+    def write(self, path, value, keeps_lease=False):
+        """Under no lease, as a stranger does, or under the one it has; None: deletes it."""
         key = b64(f"/muster/{self.run_id}/{path}")
         if value is None:
             self.call("deleterange", key=key)
         else:
-            assert "header" in self.call("put", key=key, value=b64(value))
+            assert "header" in self.call("put", key=key, value=b64(value), ignore_lease=keeps_lease)
 
-    def agents(self):
-        return {path.removeprefix("job/kv/").removeprefix("done/"): value for path, value in self.paths().items()
-                if path.startswith(("job/kv/", "done/"))}
+    def json(self, path):
+        return json.loads(self.value(path) or "{}")
 
-    def in_etcd(self, key):
-        """Its key there; None: it is in the round's store."""
-        if "/" not in key:
-            return f"job/kv/{key}"
-        return f"done/{key}" if key.split("/")[1] in ("done", "left") else None
+    def round(self):
+        return until(lambda: self.json("job/doc"), LIMIT, "a document")["round"]
 
-    def to_store(self, command, key, *more):
-        master = json.loads(self.value("job/master"))
-        done = subprocess.run([harness.program(), "store", command, "--endpoint",
-                               f"{master['addr']}:{master['agents_port']}", f"muster.{self.run_id}/{key}", *more],
-                              check=False, capture_output=True, timeout=LIMIT, env=harness.quiet_environment())
-        assert done.returncode == 0 or command == "delete", done
-
-    def put(self, key, value):
-        path = self.in_etcd(key)
-        if path is None:
-            self.to_store("set", key, value)
-        else:
-            self.write(path, value)
-
-    def delete(self, key):
-        path = self.in_etcd(key)
-        if path is None:
-            self.to_store("delete", key)
-        else:
-            self.write(path, None)
+    def has_mark(self, rank):
+        node = self.json(f"member/{self.json('job/doc')['world']}/0000")["members"][rank][0]
+        return self.value(f"nodes/{node}/done") is not None
 
 
 def kept(etcd, directory):

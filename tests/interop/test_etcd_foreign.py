@@ -18,6 +18,7 @@ FORGED = '{"verdict": "failed", "node": "node7", "rank": 0, "cause": "forged by 
 OTHER_ROUND = ('{"verdict": "failed", "round": 999999, "tag": "0000000000000000", "node": "n7", "rank": 0,'
                ' "cause": "forged by a stranger"}')
 DELETED = None
+BY_KEYS = [backend for backend in BACKENDS if backend != "etcd-v3"]  # agents agree by keys of their own
 ROUND_KEYS = ["done/0", "done/1", "done_count", "last", "left/0", "left/1", "heard/0", "failed"]
 
 
@@ -40,7 +41,7 @@ def no_fact(job):
 
 
 @pytest.mark.parametrize("key", ["budget", "verdict"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BY_KEYS)
 def test_a_foreign_value_in_a_key_of_the_job_is_not_the_end(jobs, backend, key):
     """It is there when a worker fails, and again when the job ends."""
     values = [GARBAGE, Raw(GARBAGE), FORGED, OTHER_ROUND, "", DELETED]
@@ -66,7 +67,8 @@ def test_a_foreign_value_in_a_key_of_the_job_is_not_the_end(jobs, backend, key):
 
 def test_a_verdict_that_is_deleted_before_a_node_reads_it(jobs):
     """The job has succeeded, and a node was paused when that was said."""
-    for job in [jobs(backend) for backend in BACKENDS]:
+    for backend in BACKENDS:
+        job = jobs(backend)
         workers = job.start(2, "--nnodes=2", "--max-restarts=0")
         last, slow = [job.node_of(worker) for worker in workers]
         workers[1].succeed()
@@ -75,7 +77,10 @@ def test_a_verdict_that_is_deleted_before_a_node_reads_it(jobs):
         os.kill(pid, signal.SIGSTOP)
         workers[0].succeed()
         assert last.end(LIMIT) == 0, job.said()
-        job.keys.delete("verdict")
+        if backend == "etcd-v3":
+            job.keys.write("job/closed", DELETED)
+        else:
+            job.keys.delete("verdict")
         os.kill(pid, signal.SIGCONT)
         assert slow.end(LIMIT) == 0, job.said()
 
@@ -88,7 +93,7 @@ CHANGES = [(key, Raw(GARBAGE)) for key in ROUND_KEYS] + \
     [(key, value) for key in ("done/0", "last", "failed") for value in (FORGED, "")]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BY_KEYS)
 def test_a_foreign_value_in_a_key_of_the_round_is_not_the_end(jobs, backend):
     """One node is done, and waits for the other, which is not. A job for each key and value, all beside each other."""
     made = [(jobs(backend), key, value) for key, value in CHANGES]
@@ -110,7 +115,7 @@ def test_a_foreign_value_in_a_key_of_the_round_is_not_the_end(jobs, backend):
         no_fact(job)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BY_KEYS)
 def test_a_foreign_failure_does_not_hide_the_next_one(jobs, backend):
     """A stranger's failure of a worker, then a real one, which a stranger deletes; the job restarts once."""
     job = jobs(backend)
@@ -192,37 +197,90 @@ def test_classic_keys_that_are_deleted_change_nothing(jobs):
         settled(job, workers)
 
 
-V3_KEYS = ["nodes/", "job/folder", "job/news", "job/closed", "job/master"]
+# A stranger's values of etcd-v3: they are under no lease.
+V3_VALUES = pytest.mark.parametrize("value", [GARBAGE, "", DELETED, '{"v": 3}'],
+                                    ids=["garbage", "empty", "deleted", "newer"])
+V3_KEYS = ["job/doc", "job/folder", "job/news", "job/closed", "job/master", "seat/", "member/"]
 
 
-@pytest.mark.parametrize("value", [GARBAGE, "", DELETED, '{"v": 2}'], ids=["garbage", "empty", "deleted", "newer"])
-def test_etcd_v3_keys_that_are_overwritten_change_nothing(jobs, value):
-    """A job for each key, all beside each other."""
-    made = {}
-    for key in V3_KEYS:
-        if key != "job/closed" or value not in (DELETED, '{"v": 2}'):  # there is none; and a newer version may close
-            made[key] = jobs("etcd-v3")
-    for job in made.values():
+def v3_jobs(jobs, keys, max_restarts):
+    """A job for each key, all beside each other: the key, the job, and its workers."""
+    made = [(key, jobs("etcd-v3")) for key in keys]
+    for _, job in made:
         for _ in range(2):
-            job.node("--nnodes=2", "--max-restarts=1")
-    workers = {key: job.world(2) for key, job in made.items()}
-    for key, job in made.items():
-        job.keys.round()
-        if key == "nodes/" and value is DELETED:
-            continue  # a node that has no record is gone
-        for path in [path for path in job.keys.paths() if path.startswith("nodes/")] if key == "nodes/" else [key]:
-            job.keys.write(path, value)
-    for key, job in made.items():
-        settled(job, workers[key])
+            job.node("--nnodes=2", f"--max-restarts={max_restarts}")
+    return [(key, job, job.world(2)) for key, job in made]
 
 
-def test_an_etcd_v3_document_of_a_newer_version_is_refused_by_name(jobs):
+def overwrite(job, key, value):
+    """Where the key ends in a slash, all that begin like it."""
+    job.keys.round()  # has begun
+    paths = [path for path in job.keys.paths() if path.startswith(key)] if key.endswith("/") else [key]
+    assert paths
+    for path in paths:
+        job.keys.write(path, value)
+
+
+@V3_VALUES
+def test_etcd_v3_keys_that_are_overwritten_change_nothing(jobs, value):
+    """A node that has no record is gone: records are not deleted."""
+    made = v3_jobs(jobs, V3_KEYS if value is DELETED else [*V3_KEYS, "nodes/"], 1)
+    for key, job, _ in made:
+        overwrite(job, key, value)
+    for _, job, workers in made:
+        settled(job, workers)
+        assert job.keys.json("job/closed")["verdict"] == "succeeded", job.said()
+
+
+@V3_VALUES
+def test_etcd_v3_keys_that_are_overwritten_when_a_node_is_done_change_nothing(jobs, value):
+    """Also its mark, which outlives it. The other is not done yet; then all have succeeded."""
+    made = v3_jobs(jobs, [*V3_KEYS, "done"], 0)
+    for _, job, workers in made:
+        workers[0].succeed()
+    for key, job, _ in made:
+        job.until_marked(0)
+        mark, = [path for path in job.keys.paths() if path.endswith("/done")]
+        overwrite(job, mark if key == "done" else key, value)
+    for key, job, workers in made:
+        assert workers[1].alive and not any(node.ended() for node in job.nodes), f"{key}\n{job.said()}"
+        workers[1].succeed()
+    for key, job, _ in made:
+        assert [node.end(LIMIT) for node in job.nodes] == [0, 0], f"{key}\n{job.said()}"
+        assert job.keys.json("job/closed")["verdict"] == "succeeded", f"{key}\n{job.said()}"
+        no_fact(job)
+
+
+@V3_VALUES
+def test_etcd_v3_keys_that_are_overwritten_do_not_hide_a_failure(jobs, value):
+    """No restart is left: the job has failed, on every node."""
+    made = v3_jobs(jobs, V3_KEYS if value is DELETED else [*V3_KEYS, "nodes/"], 0)
+    for key, job, workers in made:
+        overwrite(job, key, value)
+        workers[1].fail()
+    for key, job, _ in made:
+        assert [node.end(LIMIT) for node in job.nodes] == [1, 1], f"{key}\n{job.said()}"
+        assert job.keys.json("job/closed")["verdict"] == "failed", f"{key}\n{job.said()}"
+
+
+def test_a_strangers_etcd_v3_done_mark_is_none(jobs):
+    """It looks like one, but for the lease: nobody has succeeded, and the next failure is the job's."""
+    job = jobs("etcd-v3")
+    workers = job.start(2, "--nnodes=2", "--max-restarts=0")
+    for node in {path.split("/")[1] for path in job.keys.paths() if path.startswith("nodes/")}:
+        job.keys.write(f"nodes/{node}/done", f'{{"v": 2, "node": "{node}"}}')
+    workers[1].fail()
+    assert [node.end(LIMIT) for node in job.nodes] == [1, 1], job.said()
+    assert job.keys.json("job/closed")["verdict"] == "failed", job.said()
+
+
+def test_an_etcd_v3_document_of_another_version_is_refused_by_name(jobs):
     """By the members, and by a node that comes."""
     job = jobs("etcd-v3")
     job.start(2, "--nnodes=2", "--max-restarts=1")
-    job.keys.write("job/doc", '{"v": 2}')
+    job.keys.write("job/doc", '{"v": 1}', keeps_lease=True)
     job.node("--nnodes=2", "--max-restarts=1")
     for node in job.nodes:
         assert node.end(LIMIT) == 1, job.said()
-        assert "a newer version of muster wrote job/doc" in node.err, job.said()
-    assert job.keys.value("job/doc") == '{"v": 2}'
+        assert "another version of muster wrote it (its values are of version 1, ours of version 2)" in node.err, job.said()
+    assert job.keys.value("job/doc") == '{"v": 1}'

@@ -381,10 +381,10 @@ def test_other_limits_disturb_nobody_and_are_said(etcds, nodes):
     calm(made, since)
 
 
-def scribble(member, key, value):
-    """A stranger writes there, under no lease."""
+def scribble(member, key, value, lease=0):
+    """A stranger writes there, under no lease; another version of muster would have one."""
     call(member, "/v3/kv/put", key=base64.b64encode(f"/muster/job/{key}".encode()).decode(),
-         value=base64.b64encode(value.encode()).decode())
+         value=base64.b64encode(value.encode()).decode(), lease=lease)
 
 
 def test_a_strangers_values_disturb_nobody(etcds, nodes):
@@ -410,11 +410,13 @@ def test_a_strangers_values_disturb_nobody(etcds, nodes):
         node.told("peers_lost")
 
 
-def test_a_document_of_a_newer_version_is_refused_by_name_and_stays(etcds, waiters):
-    cluster = etcds(1)
-    scribble(cluster[0], "job/doc", '{"v": 2}')
-    assert "a newer version of muster wrote job/doc" in said(waiters(cluster, "1"), "newer version")
-    assert keys(cluster[0])["/muster/job/job/doc"] == '{"v": 2}'
+@pytest.mark.parametrize("version, key", [(1, "job/doc"), (3, "job/doc"), (1, "job/folder")])
+def test_a_value_of_another_version_is_refused_by_name_and_stays(etcds, waiters, version, key):
+    cluster, value = etcds(1), f'{{"v": {version}}}'
+    scribble(cluster[0], key, value, call(cluster[0], "/v3/lease/grant", TTL=600)["ID"])
+    assert f"another version of muster wrote it (its values are of version {version}, ours of version 2)" in \
+        said(waiters(cluster, "1"), "another version")
+    assert keys(cluster[0])[f"/muster/job/{key}"] == value
 
 
 @pytest.fixture

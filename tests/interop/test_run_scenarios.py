@@ -280,7 +280,7 @@ def test_a_node_that_is_killed_is_said_to_be_lost(places, backend):
     after = actors.world(2, without=before)
     for node in (first, last):
         told, = [line for line in node.err.splitlines() if line.endswith("; restarting the group")]
-        how = "its agent was killed" if backend == "c10d" else r"no (heartbeat|keep-alive) for \d+ s"
+        how = "its agent was killed" if backend in ("c10d", "etcd-v3") else r"no (heartbeat|keep-alive) for \d+ s"
         assert re.search(rf": lost 127\.0\.0\.3: {how}; ", told), told
     for worker in after:
         worker.succeed()

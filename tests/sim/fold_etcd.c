@@ -15,17 +15,20 @@ struct request {
     struct node *node;
     uint64_t node_id;
     enum mu_fold_effect_type type;
-    uint64_t id, take;
+    uint64_t id, take, sent_us;
     enum mu_fold_scope scope;
     int64_t lease;
-    struct mu_fold_write write; /* its slices are in `bytes` */
+    struct mu_slice key; /* RANGE; in `bytes` */
+    bool prefix;
+    struct mu_fold_write write; /* its slices are in `bytes`, its operations in `ops` */
+    struct mu_fold_op *ops;
     struct mu_buf bytes;
     bool answer_lost, reported;
     unsigned tries;
     /* Answer. */
     bool held, lease_gone, done;
     int64_t revision;
-    struct key *keys; /* LOAD */
+    struct key *keys; /* LOAD, RANGE */
     size_t keys_count;
 };
 
@@ -48,7 +51,7 @@ static const char *const prefixes[] = { [MU_FOLD_JOB] = "job/", [MU_FOLD_NODES] 
 
 /* ---- The store ---- */
 
-static void copy_key(struct key *to, const struct key *from)
+void etcd_copy_key(struct key *to, const struct key *from)
 {
     *to = *from;
     to->value = (struct mu_buf){ 0 };
@@ -56,17 +59,35 @@ static void copy_key(struct key *to, const struct key *from)
         abort();
 }
 
-static struct key *find_key(struct mu_slice name)
+uint32_t etcd_hash(struct mu_slice name)
 {
+    uint32_t hash = 2166136261u;
+
+    for (size_t i = 0; i < name.len; i++)
+        hash = (hash ^ (unsigned char)name.data[i]) * 16777619u;
+    return hash;
+}
+
+struct key *etcd_find(struct mu_slice name)
+{
+    uint32_t hash = etcd_hash(name);
+
     for (size_t i = 0; i < s->keys_count; i++)
-        if (mu_slice_equal(mu_slice_str(s->keys[i].name), name))
+        if (s->keys[i].hash == hash && mu_slice_equal(mu_slice_str(s->keys[i].name), name))
             return &s->keys[i];
     return NULL;
 }
 
 const struct key *etcd_get(const char *name)
 {
-    return find_key(mu_slice_str(name));
+    return etcd_find(mu_slice_str(name));
+}
+
+void etcd_each(const char *prefix, void (*fn)(const struct key *key, void *ctx), void *ctx)
+{
+    for (size_t i = 0; i < s->keys_count; i++)
+        if (strncmp(s->keys[i].name, prefix, strlen(prefix)) == 0)
+            fn(&s->keys[i], ctx);
 }
 
 static struct lease *find_lease(int64_t id)
@@ -92,7 +113,7 @@ static void note_change(const struct key *key, bool deleted)
     change = &s->changes[s->changes_count++];
     change->revision = s->revision;
     change->deleted = deleted;
-    copy_key(&change->key, key);
+    etcd_copy_key(&change->key, key);
     if (deleted) {
         change->key.mod = s->revision;
         change->key.value.len = 0;
@@ -101,16 +122,16 @@ static void note_change(const struct key *key, bool deleted)
 
 static void put_key(struct mu_slice name, struct mu_slice value, int64_t lease)
 {
-    struct key *key = find_key(name), before = { .mod = 0 };
+    struct key *key = etcd_find(name), before = { .mod = 0 };
 
     if (key == NULL) {
         if (s->keys_count == KEYS_MAX || name.len >= sizeof key->name)
             abort();
         key = &s->keys[s->keys_count++];
-        *key = (struct key){ .create = s->revision };
+        *key = (struct key){ .hash = etcd_hash(name), .create = s->revision };
         memcpy(key->name, name.data, name.len);
     } else {
-        copy_key(&before, key);
+        etcd_copy_key(&before, key);
     }
     if (mu_buf_assign(&key->value, value) < 0)
         abort();
@@ -123,13 +144,13 @@ static void put_key(struct mu_slice name, struct mu_slice value, int64_t lease)
     note_change(key, false);
 }
 
-void etcd_scribble(const char *name, const char *value)
+static void etcd_scribble(const char *name, const char *value)
 {
-    struct key *key = find_key(mu_slice_str(name)), before = { .lease = 0 };
+    struct key *key = etcd_find(mu_slice_str(name)), before = { .lease = 0 };
 
     s->revision++;
     if (key != NULL)
-        copy_key(&before, key);
+        etcd_copy_key(&before, key);
     s->scribbles = true;
     put_key(mu_slice_str(name), mu_slice_str(value), 0);
     s->scribbles = false;
@@ -150,6 +171,26 @@ static void delete_key(struct key *key)
     mu_buf_done(&last.value);
 }
 
+static bool begins(const struct key *key, struct mu_slice prefix)
+{
+    return strncmp(key->name, prefix.data, prefix.len) == 0;
+}
+
+static bool has_keys(struct mu_slice prefix)
+{
+    for (size_t i = 0; i < s->keys_count; i++)
+        if (begins(&s->keys[i], prefix))
+            return true;
+    return false;
+}
+
+static void delete_keys(struct mu_slice prefix)
+{
+    for (size_t i = s->keys_count; i-- > 0;)
+        if (begins(&s->keys[i], prefix))
+            delete_key(&s->keys[i]);
+}
+
 static void end_lease(struct lease *lease)
 {
     int64_t id = lease->id;
@@ -162,7 +203,7 @@ static void end_lease(struct lease *lease)
     pump_all();
 }
 
-void etcd_revoke(int64_t id)
+static void etcd_revoke(int64_t id)
 {
     struct lease *lease = find_lease(id);
 
@@ -170,7 +211,22 @@ void etcd_revoke(int64_t id)
         end_lease(lease);
 }
 
-void etcd_tick(void)
+static bool etcd_will(const struct node *node)
+{
+    struct mu_fold_op mark;
+
+    if (!s->wills || !s->up || is_cut(node) || !mu_fold_will(node->fold, &mark))
+        return false;
+    if (find_lease(mark.lease) != NULL) {
+        s->revision++;
+        put_key(mark.key, mark.value, mark.lease);
+        pump_all();
+    }
+    etcd_revoke(mu_fold_lease(node->fold));
+    return true;
+}
+
+static void etcd_tick(void)
 {
     for (size_t i = s->leases_count; s->up && i-- > 0;) {
         if (i < s->leases_count && s->leases[i].until_us < s->now_us) {
@@ -189,7 +245,7 @@ static void forget_changes(size_t count)
         memmove(s->changes, s->changes + count, s->changes_count * sizeof *s->changes);
 }
 
-void etcd_compact(void)
+static void etcd_compact(void)
 {
     sim_trace("etcd: compacted at %" PRId64, s->revision);
     s->compacted = s->revision;
@@ -267,7 +323,7 @@ static void pump(struct node *node, enum mu_fold_scope scope)
         if (change->revision <= watch->seen || strncmp(change->key.name, prefixes[scope], strlen(prefixes[scope])) != 0)
             continue;
         d->changes[d->count] = *change;
-        copy_key(&d->changes[d->count++].key, &change->key);
+        etcd_copy_key(&d->changes[d->count++].key, &change->key);
     }
     watch->seen = d->upto = s->revision;
     if (d->count == 0 && !d->stale) {
@@ -287,7 +343,7 @@ static void pump_all(void)
     }
 }
 
-void etcd_renew(void)
+static void etcd_renew(void)
 {
     etcd_compact();
     for (unsigned i = 0; i < s->nodes_count; i++)
@@ -305,6 +361,7 @@ static void free_request(struct request *r)
         mu_buf_done(&r->keys[i].value);
     free(r->keys);
     mu_buf_done(&r->bytes);
+    free(r->ops);
     free(r);
 }
 
@@ -315,7 +372,7 @@ static bool is_current(const struct request *r)
 
 static bool compare_holds(const struct mu_fold_compare *compare)
 {
-    const struct key *key = find_key(compare->key);
+    const struct key *key = etcd_find(compare->key);
 
     switch (compare->kind) {
     case MU_FOLD_ABSENT:
@@ -328,34 +385,48 @@ static bool compare_holds(const struct mu_fold_compare *compare)
 
 static void carry_out_write(struct request *r)
 {
-    const struct mu_fold_put *puts = r->write.puts;
-    unsigned count = r->write.puts_count;
+    const struct mu_fold_op *ops = r->write.ops;
+    size_t count = r->write.ops_count;
+
+    bool changes = false;
 
     s->proposals++;
     r->held = true;
     for (unsigned i = 0; i < r->write.compares_count; i++)
         r->held &= compare_holds(&r->write.compares[i]);
     if (!r->held) {
-        puts = r->write.else_puts;
+        ops = r->write.else_ops;
         count = r->write.else_count;
     }
-    for (unsigned i = 0; i < count; i++)
-        r->lease_gone |= find_lease(puts[i].lease) == NULL;
+    SIM_EXPECT(count <= s->ops_max, "a write of %zu operations", count);
+    for (size_t i = 0; i < count; i++)
+        r->lease_gone |= ops[i].kind == MU_FOLD_PUT && find_lease(ops[i].lease) == NULL;
     if (r->lease_gone)
         return;
-    s->revision += count > 0;
-    for (unsigned i = 0; i < count; i++)
-        put_key(puts[i].key, puts[i].value, puts[i].lease);
+    for (size_t i = 0; i < count; i++)
+        changes |= ops[i].kind == MU_FOLD_PUT || has_keys(ops[i].key);
+    s->revision += changes;
+    for (size_t i = 0; i < count; i++) {
+        if (ops[i].kind == MU_FOLD_PUT)
+            put_key(ops[i].key, ops[i].value, ops[i].lease);
+        else
+            delete_keys(ops[i].key);
+    }
 }
 
-static void carry_out_load(struct request *r)
+static void carry_out_range(struct request *r, struct mu_slice key, bool prefix)
 {
     r->keys = calloc(s->keys_count + 1, sizeof *r->keys);
     if (r->keys == NULL)
         abort();
     for (size_t i = 0; i < s->keys_count; i++)
-        if (strncmp(s->keys[i].name, prefixes[r->scope], strlen(prefixes[r->scope])) == 0)
-            copy_key(&r->keys[r->keys_count++], &s->keys[i]);
+        if (prefix ? begins(&s->keys[i], key) : mu_slice_equal(mu_slice_str(s->keys[i].name), key))
+            etcd_copy_key(&r->keys[r->keys_count++], &s->keys[i]);
+}
+
+static void carry_out_load(struct request *r)
+{
+    carry_out_range(r, mu_slice_str(prefixes[r->scope]), true);
 }
 
 static void carry_out_grant(struct request *r, uint64_t ttl_ms)
@@ -376,6 +447,9 @@ static void carry_out(struct request *r)
     switch (r->type) {
     case MU_FOLD_DO_LOAD:
         carry_out_load(r);
+        break;
+    case MU_FOLD_DO_RANGE:
+        carry_out_range(r, r->key, r->prefix);
         break;
     case MU_FOLD_DO_WRITE:
         carry_out_write(r);
@@ -420,17 +494,19 @@ static void keep_alive_at(struct node *node, uint64_t when_us)
     sim_at(when_us, keep_alive, keeping);
 }
 
-static void answer_load(struct request *r)
+static uint64_t keep_us(void)
 {
-    struct watch *watch = &r->node->watches[r->scope];
+    uint64_t ms = s->fence_ms > 0 && s->fence_ms < s->lease_ms ? s->fence_ms : s->lease_ms;
+
+    return ms * MS / KEEP_ALIVES;
+}
+
+static void feed_keys(struct request *r, enum mu_fold_event_type type)
+{
     struct mu_fold_kv *kvs = calloc(r->keys_count + 1, sizeof *kvs);
 
     if (kvs == NULL)
         abort();
-    if (watch->load_id != r->id) {
-        free(kvs);
-        return;
-    }
     for (size_t i = 0; i < r->keys_count; i++)
         kvs[i] = (struct mu_fold_kv){ mu_slice_str(r->keys[i].name),
                                       false,
@@ -438,12 +514,21 @@ static void answer_load(struct request *r)
                                       r->keys[i].create,
                                       r->keys[i].mod,
                                       r->keys[i].lease };
+    feed(r->node,
+         (struct mu_fold_event){ .type = type, .id = r->id, .scope = r->scope, .kvs = kvs, .count = r->keys_count });
+    free(kvs);
+}
+
+static void answer_load(struct request *r)
+{
+    struct watch *watch = &r->node->watches[r->scope];
+
+    if (watch->load_id != r->id)
+        return;
     watch->on = watch->heard = true;
     watch->generation++;
     watch->seen = watch->delivered = r->revision;
-    feed(r->node, (struct mu_fold_event){
-                      .type = MU_FOLD_ON_LOADED, .id = r->id, .scope = r->scope, .kvs = kvs, .count = r->keys_count });
-    free(kvs);
+    feed_keys(r, MU_FOLD_ON_LOADED);
     pump(r->node, r->scope);
 }
 
@@ -455,8 +540,10 @@ static void answer_lease(struct request *r)
         return;
     node->lease = r->lease;
     node->lease_sure_us = s->now_us + s->lease_ms * MS;
-    keep_alive_at(node, s->now_us + s->lease_ms * MS / KEEP_ALIVES);
-    feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_LEASED, .id = r->id, .lease = r->lease });
+    node->renewed_us = r->sent_us;
+    keep_alive_at(node, s->now_us + keep_us());
+    feed(node, (struct mu_fold_event){
+                   .type = MU_FOLD_ON_LEASED, .id = r->id, .lease = r->lease, .sent_ms = r->sent_us / MS });
 }
 
 static void answer(struct request *r)
@@ -466,6 +553,9 @@ static void answer(struct request *r)
     switch (r->type) {
     case MU_FOLD_DO_LOAD:
         answer_load(r);
+        return;
+    case MU_FOLD_DO_RANGE:
+        feed_keys(r, MU_FOLD_ON_RANGED);
         return;
     case MU_FOLD_DO_TAKE_LEASE:
         answer_lease(r);
@@ -640,30 +730,31 @@ static struct mu_slice keep(struct request *r, struct mu_slice bytes)
 
 static void copy_write(struct request *r, const struct mu_fold_write *write)
 {
-    size_t need = 1;
+    size_t need = 1, count = write->ops_count + write->else_count;
 
     r->write = *write;
+    r->ops = calloc(count + 1, sizeof *r->ops);
+    if (r->ops == NULL)
+        abort();
+    for (size_t i = 0; i < count; i++)
+        r->ops[i] = i < write->ops_count ? write->ops[i] : write->else_ops[i - write->ops_count];
+    r->write.ops = r->ops;
+    r->write.else_ops = r->ops + write->ops_count;
     for (unsigned i = 0; i < write->compares_count; i++)
         need += write->compares[i].key.len;
-    for (unsigned i = 0; i < write->puts_count; i++)
-        need += write->puts[i].key.len + write->puts[i].value.len;
-    for (unsigned i = 0; i < write->else_count; i++)
-        need += write->else_puts[i].key.len + write->else_puts[i].value.len;
+    for (size_t i = 0; i < count; i++)
+        need += r->ops[i].key.len + r->ops[i].value.len;
     if (mu_buf_reserve(&r->bytes, need, SIZE_MAX) < 0)
         abort();
     for (unsigned i = 0; i < write->compares_count; i++)
         r->write.compares[i].key = keep(r, write->compares[i].key);
-    for (unsigned i = 0; i < write->puts_count; i++) {
-        r->write.puts[i].key = keep(r, write->puts[i].key);
-        r->write.puts[i].value = keep(r, write->puts[i].value);
-    }
-    for (unsigned i = 0; i < write->else_count; i++) {
-        r->write.else_puts[i].key = keep(r, write->else_puts[i].key);
-        r->write.else_puts[i].value = keep(r, write->else_puts[i].value);
+    for (size_t i = 0; i < count; i++) {
+        r->ops[i].key = keep(r, r->ops[i].key);
+        r->ops[i].value = keep(r, r->ops[i].value);
     }
 }
 
-void etcd_effect(struct node *node, const struct mu_fold_effect *effect)
+static void etcd_effect(struct node *node, const struct mu_fold_effect *effect)
 {
     struct request *r;
 
@@ -683,8 +774,15 @@ void etcd_effect(struct node *node, const struct mu_fold_effect *effect)
     r->node_id = node->id;
     r->type = effect->type;
     r->id = effect->id;
+    r->sent_us = s->now_us;
     r->scope = effect->scope;
     r->lease = effect->lease;
+    r->prefix = effect->prefix;
+    if (effect->type == MU_FOLD_DO_RANGE) {
+        if (mu_buf_reserve(&r->bytes, effect->key.len + 1, SIZE_MAX) < 0)
+            abort();
+        r->key = keep(r, effect->key);
+    }
     if (effect->type == MU_FOLD_DO_LOOK_AROUND) {
         r->scope = MU_FOLD_NODES;
         node->look_id = effect->id;
@@ -739,12 +837,17 @@ static void keep_alive(void *arg)
         lose_lease(node);
         return;
     }
-    keep_alive_at(node, s->now_us + (reaches ? s->lease_ms * MS / KEEP_ALIVES : 100 * MS));
+    keep_alive_at(node, s->now_us + (reaches ? keep_us() : 100 * MS));
+    if (!reaches || s->fence_ms == 0)
+        return;
+    node->renewed_us = s->now_us;
+    feed(node,
+         (struct mu_fold_event){ .type = MU_FOLD_ON_RENEWED, .id = node->take, .sent_ms = node->renewed_us / MS });
 }
 
 /* ---- Away and back ---- */
 
-void etcd_hear(struct node *node, bool heard)
+static void etcd_hear(struct node *node, bool heard)
 {
     struct muster_error error = { 0 };
     bool told = false;
@@ -770,7 +873,7 @@ void etcd_hear(struct node *node, bool heard)
     }
 }
 
-void etcd_down(bool wipe)
+static void etcd_down(bool wipe)
 {
     sim_trace("etcd is down%s", wipe ? ", and loses its data" : "");
     s->up = false;
@@ -789,7 +892,7 @@ void etcd_down(bool wipe)
             etcd_hear(&s->nodes[i], false);
 }
 
-void etcd_up(void)
+static void etcd_up(void)
 {
     sim_trace("etcd is up");
     s->up = true;
@@ -800,7 +903,13 @@ void etcd_up(void)
             etcd_hear(&s->nodes[i], true);
 }
 
-void etcd_node_gone(struct node *node)
+static void etcd_node_leaves(struct node *node)
+{
+    if (s->up && !is_cut(node))
+        etcd_revoke(mu_fold_lease(node->fold));
+}
+
+static void etcd_node_gone(struct node *node)
 {
     for (int i = 0; i < 2; i++) {
         node->watches[i].on = false;
@@ -810,9 +919,8 @@ void etcd_node_gone(struct node *node)
     node->lease = 0;
 }
 
-void etcd_reset(void)
+static void etcd_reset(void)
 {
-    etcd_free();
     s->keys = calloc(KEYS_MAX, sizeof *s->keys);
     if (s->keys == NULL)
         abort();
@@ -824,7 +932,7 @@ void etcd_reset(void)
     s->proposals = 0;
 }
 
-void etcd_free(void)
+static void etcd_free(void)
 {
     for (size_t i = 0; i < s->keys_count; i++)
         mu_buf_done(&s->keys[i].value);
@@ -836,3 +944,34 @@ void etcd_free(void)
     s->changes = NULL;
     s->changes_room = 0;
 }
+
+static void etcd_node_new(struct node *node, const char *name)
+{
+    (void)node;
+    (void)name;
+}
+
+static void etcd_expire(void)
+{
+    if (s->leases_count > 0 && s->up)
+        etcd_revoke(s->leases[below(s->leases_count)].id);
+}
+
+const struct place place_etcd = {
+    .name = "etcd",
+    .reset = etcd_reset,
+    .free = etcd_free,
+    .node_new = etcd_node_new,
+    .node_leaves = etcd_node_leaves,
+    .node_gone = etcd_node_gone,
+    .will = etcd_will,
+    .effect = etcd_effect,
+    .down = etcd_down,
+    .up = etcd_up,
+    .hear = etcd_hear,
+    .tick = etcd_tick,
+    .compact = etcd_compact,
+    .renew = etcd_renew,
+    .expire = etcd_expire,
+    .scribble = etcd_scribble,
+};

@@ -1,8 +1,11 @@
-/* The etcd-v3 rendezvous in a storm: what the parts of the simulator share. One process, one thread, virtual time, one
- * seed.
+/* The rendezvous of the fold machine in a storm: what the parts of the simulator share. One process, one thread,
+ * virtual time, one seed.
  *
- *   sim_fold.c    what the seed decides, the nodes and their owners, the storm, the calm, the command line
+ *   sim_fold.c    what the seed decides, the nodes, the storm, the calm, the command line
+ *   fold_owner.c  muster-sim-fold: what a node is asked for, as the seed says
+ *   fold_agent.c  muster-sim-fold-job: by the program's own agent, with workers (fold_job.h)
  *   fold_etcd.c   etcd: revisions, transactions, leases, watches, compaction; how it fails
+ *   fold_store.c  a muster store's engine and its clients, the real ones; connections, and how they fail
  *   fold_check.c  what must hold */
 #ifndef FOLD_SIM_H
 #define FOLD_SIM_H
@@ -16,10 +19,10 @@
 #include <stdlib.h>
 
 enum {
-    NODES_MAX = 2048,  /* lives: each is an identity of its own */
+    NODES_MAX = 4096,  /* lives: each is an identity of its own */
     TRACE_LINES = 300, /* of the end of a failed run */
     TRACE_TEXT = 200,
-    KEYS_MAX = 8192,
+    KEYS_MAX = 16384,
     WORLDS_MAX = 4096,
     ODD_MAX = 2,          /* nodes at a time whose limits contradict the others' */
     AT_ONCE_MAX = 200000, /* events at one instant: more is a loop that never waits */
@@ -43,11 +46,18 @@ enum {
     X(EXPIRE, "expire")   /* a lease is revoked by somebody */                                                         \
     X(LATE, "late")       /* some come late */                                                                         \
     X(LEAVE, "leave")     /* some leave, and may come again */                                                         \
-    X(FAIL, "fail")       /* workers fail: a member joins anew */                                                      \
+    X(FAIL, "fail")       /* workers fail: a member says so, and joins anew */                                         \
+    X(DONE, "done")       /* workers succeed: a member says so, and waits for the others */                            \
     X(SPARES, "spares")   /* there are more nodes than the maximum */                                                  \
     X(LIMITS, "limits")   /* nodes have different limits, which may exclude each other */                              \
     X(CLOSE, "close")                                                                                                  \
-    X(STRANGER, "stranger") /* somebody writes nonsense to the job's keys; only if wished for */
+    X(STRANGER, "stranger") /* somebody writes nonsense to the job's keys; only if wished for */                       \
+    /* Of the place "store" only. There an outage cuts off all nodes at once. */                                       \
+    X(RESET, "reset")            /* a connection breaks, at any byte */                                                \
+    X(LATEATTACH, "attach_late") /* ... and no other is made before the lease is over */                               \
+    X(STAND, "server_pause")     /* the server stands still; then everything that waited arrives at once */            \
+    X(EPOCH, "epoch")            /* the server dies, and another one answers there */                                  \
+    X(TWO, "two_servers")        /* ... while some still reach the old one */
 
 enum fault {
 #define X(name, text) F_##name,
@@ -58,6 +68,7 @@ enum fault {
 
 struct key { /* in etcd */
     char name[MU_FOLD_KEY_MAX];
+    uint32_t hash;
     struct mu_buf value;
     int64_t create, mod, lease;
 };
@@ -77,6 +88,9 @@ struct watch {
 
 enum { OWNER_IDLE, OWNER_JOINING, OWNER_RUNNING, OWNER_STOPPING, OWNER_LEAVING, OWNER_ENDED };
 
+struct client; /* fold_store.c */
+struct agent;  /* fold_agent.c */
+
 struct node {
     unsigned index;
     bool alive;
@@ -87,36 +101,84 @@ struct node {
     uint64_t paused_until_us, cut_until_us;
     uint64_t timer_us;
     uint64_t look_id; /* of the LOOK_AROUND that is under way */
+    struct client *client;
+    uint64_t bytes; /* that a store has sent to it */
     /* The client's lease object. */
     uint64_t take;
     int64_t lease;
+    uint64_t renewed_us;    /* when the last renewal that it knows of was sent */
     uint64_t lease_sure_us; /* until when it can be there, by the node's own reckoning */
     /* The owner. */
+    struct agent *agent;
     int owner;
     uint64_t owner_us; /* when it last changed */
     uint64_t world;    /* that its workers run in; 0: none */
     size_t world_count;
+    bool told_silent; /* of a LOST: that somebody's lease ran out */
     uint64_t told_us; /* LOST, or that it is not in it */
     uint64_t tells;   /* LOST, WAITING, REMOVED, FAILED */
     uint64_t gone_us;
     int64_t gone_rev; /* when its last record went */
     unsigned gone_incarnation;
+    /* Its workers. */
+    int64_t size;
+    char role[8];
+    struct mu_part_report report;
+    char report_text[64];             /* its text: a node that stands still hears it later */
+    uint64_t failed_world, failed_us; /* where one of them failed, and when it was acknowledged; 0: not yet */
+    uint64_t done_world;              /* where they were done */
+    bool done;                        /* that they are was acknowledged */
+    uint64_t killed_world, killed_us; /* where it was when it vanished */
 };
 
 struct world {
     uint64_t id;
     int64_t round;
-    struct mu_buf bytes;
+    size_t count;
+    uint64_t *members; /* by rank */
+    int64_t restarts;
     unsigned incarnation;
+    bool forgotten; /* its document was lost: who was in it is known only of those who say so */
     uint64_t born_us;
+    unsigned port; /* where its workers meet; 0: nobody was told */
 };
+
+struct place { /* where the nodes meet */
+    const char *name;
+    void (*reset)(void);
+    void (*free)(void);
+    void (*node_new)(struct node *node, const char *name);
+    void (*node_leaves)(struct node *node); /* it ends its lease before it goes */
+    void (*node_gone)(struct node *node);   /* the process is gone: its watches and requests, too */
+    /* Its keeper sends its will. False: it does not get through, or there is none. NULL: node_gone() does that. */
+    bool (*will)(const struct node *node);
+    void (*effect)(struct node *node, const struct mu_fold_effect *effect);
+    void (*down)(bool wipe);
+    void (*up)(void);
+    void (*hear)(struct node *node, bool heard); /* its watches are cut off, or back */
+    void (*tick)(void);                          /* leases that are over */
+    void (*compact)(void);
+    void (*renew)(void); /* all streams are opened anew, and what they would go on with was compacted */
+    void (*expire)(void);
+    void (*scribble)(const char *name, const char *value); /* a stranger does, under no lease */
+};
+
+extern const struct place place_etcd, place_store;
 
 struct sim {
     uint64_t seed, now_us;
-    struct mu_rng rng;
+    struct mu_rng rng, more; /* the other one decides what came later: so an old seed does what it always did */
+    const struct place *place;
     bool on[FAULTS_COUNT];
-    bool tracing, calm;
+    bool tracing, calm, crowd;
+    bool over;        /* nothing happens any more */
+    uint64_t calm_us; /* since when; 0: it is not */
     uint64_t lease_ms, job_lease_ms;
+    size_t ops_max;                   /* of a write */
+    uint64_t fence_percent, fence_ms; /* of the lease; 0: none */
+    bool wills;                       /* a killed node's keeper says so, and ends its lease */
+    bool names;                       /* nodes want to know who is in their world */
+    int64_t max_restarts;
     /* etcd */
     bool up;
     unsigned incarnation; /* counts losses of its data */
@@ -136,7 +198,9 @@ struct sim {
     /* nodes */
     struct node nodes[NODES_MAX];
     unsigned nodes_count, slots;
+    uint16_t by_id[2 * NODES_MAX]; /* index + 1, by id modulo its size, or behind it */
     bool close_asked, closed_ever;
+    bool verdicts[2]; /* that it failed, or succeeded: was written with reason */
     struct world worlds[WORLDS_MAX];
     size_t worlds_count;
     uint64_t joins, lives;
@@ -160,27 +224,45 @@ void sim_at(uint64_t when_us, sim_fn *fn, void *arg);
 void feed(struct node *node, struct mu_fold_event event);
 struct node *node_by_id(uint64_t id);
 bool is_cut(const struct node *node);
+void sim_run(uint64_t for_us);
+void node_exits(struct node *node);                                       /* by itself */
+void node_report(struct node *node, const struct mu_part_report *report); /* asks the machine for it, and notes it */
 
-/* fold_etcd.c */
-void etcd_reset(void);
-void etcd_free(void);
-void etcd_effect(struct node *node, const struct mu_fold_effect *effect);
-void etcd_down(bool wipe);
-void etcd_up(void);
-void etcd_hear(struct node *node, bool heard); /* its watches are cut off, or back */
-void etcd_tick(void);                          /* leases that are over */
-void etcd_compact(void);
-void etcd_renew(void); /* all streams are opened anew, and what they would go on with was compacted */
-void etcd_revoke(int64_t lease);
-void etcd_node_gone(struct node *node); /* the process is gone: its watches and requests, too */
+/* fold_owner.c, or fold_agent.c: whose node it is */
+extern const char owner_program[];
+extern const uint64_t owner_leave_us;              /* that workers may take before the others hear of it */
+void owner_begin(void);                            /* a seed, once it has decided all else */
+void owner_new(struct node *node, uint64_t in_us); /* it begins to join then */
+void owner_gone(struct node *node);                /* its process is */
+bool owner_takes(struct node *node, const struct mu_fold_event *event); /* an answer that is not for the machine */
+void owner_hear(struct node *node, const struct mu_part_news *news);
+void owner_heard(struct node *node); /* what a step of the machine has brought */
+void owner_fails(struct node *node, bool says_so);
+void owner_is_done(struct node *node);
+void owner_leaves(struct node *node, uint64_t in_us);
+void owner_asks(struct node *node, enum mu_fold_event_type what); /* CLOSE, LOOK */
+void owner_finish(void);                                          /* in the calm: the job comes to its end */
+
+/* fold_etcd.c: the keys that are checked, at any place */
 const struct key *etcd_get(const char *name);
-void etcd_scribble(const char *name, const char *value); /* a stranger does, under no lease */
+struct key *etcd_find(struct mu_slice name);
+uint32_t etcd_hash(struct mu_slice name);
+void etcd_copy_key(struct key *to, const struct key *from);
+void etcd_each(const char *prefix, void (*fn)(const struct key *key, void *ctx), void *ctx);
+
+/* fold_store.c */
+void store_break(struct node *node, uint64_t refused_us); /* its connection, and for so long there is no other */
+void store_split(uint64_t split_us);                      /* a new server, while some still reach the old one */
 
 /* fold_check.c */
 void check_joined(struct node *node);
+void check_starting(const struct node *node, const struct mu_part_seat *ranks); /* its workers */
+void check_meeting(const struct node *node, unsigned port);
 void check_lost(struct node *node);
 void check_put(const struct key *before, const struct key *now); /* of job/doc, when etcd carries it out */
 void check_closed(void);
+void check_fence(void);
+size_t check_done_and_gone(uint64_t world);     /* so many of its members */
 bool check_has_record(const struct node *node); /* that nobody has overwritten */
 void check_key_gone(const struct key *key);
 void check_reset(void);

@@ -97,6 +97,8 @@ static void perform(struct agent *a, const struct mu_job_effect *effect)
     case MU_JOB_DO_CLOSE:
         boot_ask(a, MU_RDZV_CLOSE);
         break;
+    case MU_JOB_DO_REPORT: /* the document machine has no leader */
+        abort();
     case MU_JOB_DO_WARN:
         TELL("%s: warning: %s", a->name, effect->text);
         break;
@@ -226,6 +228,7 @@ static enum muster_rdzv_event_type type_of(enum mu_part_tell tell)
     case MU_PART_TELL_LOOKED:
         return MUSTER_RDZV_LOOKED;
     case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELL_REPORTED:
     case MU_PART_TELL_FOREIGN:
     case MU_PART_TELLS_COUNT:
         break;

@@ -260,7 +260,8 @@ static void listen_for(struct agent *a, const struct mu_boot_effect *effect)
         b->taken = fails && chance(70);
         fails &= !b->taken;
     } else {
-        if (effect->type == MU_BOOT_DO_OPEN_STORE || b->port == 0)
+        EXPECT("M", effect->type == MU_BOOT_DO_OPEN_STORE || b->port != 0, "%s renews no store", a->name);
+        if (effect->type == MU_BOOT_DO_OPEN_STORE)
             b->port = fails ? 0 : next_port++;
         else
             fails = false;
@@ -335,8 +336,7 @@ static void on_failed(struct agent *a, const struct muster_error *error)
     struct muster_error told = *error;
 
     TELL("%s: %s", a->name, error->text);
-    if (!muster_error_is_rdzv(told.code))
-        told.code = MUSTER_ERDZV_CONNECTION;
+    told.code = mu_boot_told_code(error->code);
     check_failed(a, b, error);
     check_boot_failed(a);
     talk(a, (struct mu_talk_event){ .type = MU_TALK_ON_BOOT_FAILED, .error = &told }, NULL);
@@ -346,7 +346,7 @@ static void perform(struct agent *a, const struct mu_boot_effect *effect)
 {
     switch (effect->type) {
     case MU_BOOT_DO_OPEN_STORE:
-    case MU_BOOT_DO_KEEP_STORE:
+    case MU_BOOT_DO_RENEW_STORE:
     case MU_BOOT_DO_FREE_PORT:
         listen_for(a, effect);
         break;
@@ -357,6 +357,8 @@ static void perform(struct agent *a, const struct mu_boot_effect *effect)
         check_self(a, effect);
         break;
     case MU_BOOT_DO_REACH: /* nobody names an address and a port here */
+    case MU_BOOT_DO_OPEN_AGENTS:
+    case MU_BOOT_DO_CLOSE_AGENTS:
         abort();
         break;
     case MU_BOOT_DO_GET:
@@ -370,8 +372,8 @@ static void perform(struct agent *a, const struct mu_boot_effect *effect)
     case MU_BOOT_DO_FAIL:
         on_failed(a, effect->error);
         break;
-    case MU_BOOT_DO_WARN:
-        TELL("%s: warning: %s", a->name, effect->text);
+    case MU_BOOT_DO_SAY:
+        TELL("%s: says: %s", a->name, effect->text);
         break;
     }
 }
@@ -613,7 +615,7 @@ void boot_birth(struct agent *a)
     struct mu_boot_config config = {
         .run_id = RUN_ID,
         .use_agent_store = use_agent_store,
-        .standalone = w.settings.nodes_max == 1,
+        .nodes_max = w.settings.nodes_max,
     };
 
     *b = (struct boot){ .timer_generation = generation + 1, .round = -1, .told.round = -1, .told_round = -1 };

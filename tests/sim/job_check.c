@@ -466,8 +466,8 @@ void check_ending(struct agent *a, const struct mu_policy_outcome *outcome)
     EXPECT("E", outcome->kind != MU_POLICY_OUTCOME_SUCCEEDED || a->done, "%s succeeds without its workers", a->name);
     if (a->personal || a->behind)
         c.must_end_as_one = false; /* who is left may be too few */
-    /* Done, but the store was away for as long as that is tried, or the close is: others may run the job once more. */
-    c.unsaid |= good && a->done && (!verdict(&seen) || !c.closed) && store_up_for_us() < UNSAID_US;
+    /* Done, but the store was away for as long as that is tried: others may run the job once more. */
+    c.unsaid |= good && a->done && !verdict(&seen) && store_up_for_us() < UNSAID_US;
     if (!c.calm || a->personal || a->behind)
         return;
     if (good && a->done) {

@@ -125,6 +125,7 @@ static void on_time(struct agent *a, void *what, uint64_t generation)
 
 static void listen_here(struct agent *a)
 {
+    static const struct mu_bind_plan plan = { .reason = MU_BIND_OWN, .hosts = "10.0.0.1" };
     struct search *s = search_of(a);
 
     EXPECT("host", s->near, "%s listens at an address that is not its own", a->name);
@@ -138,7 +139,7 @@ static void listen_here(struct agent *a)
     }
     EXPECT("host", !store_is_up(), "%s hosts a second store", a->name);
     host_serves(a->node);
-    answer(a, MU_HOST_ON_BOUND, 0);
+    feed(a, (struct mu_host_event){ .type = MU_HOST_ON_BOUND, .port = PORT, .plan = &plan });
 }
 
 static void ask(struct agent *a, uint64_t wait_ms)
@@ -209,12 +210,13 @@ static void perform(struct agent *a, const struct mu_host_effect *effect)
     case MU_HOST_DO_FAIL:
         give_up(a, effect->error);
         break;
-    case MU_HOST_DO_WARN_TAKEN:
-        TELL("%s: its port is taken, and no store answers there", a->name);
+    case MU_HOST_DO_SAY:
+        TELL("%s: says: %s", a->name, effect->text);
+        break;
+    case MU_HOST_DO_RECORD:
+    case MU_HOST_DO_WATCH:
         break;
     case MU_HOST_DO_UNLISTEN: /* our own store always answers us */
-    case MU_HOST_DO_WARN_LOOPBACK:
-    case MU_HOST_DO_WARN_GUEST: /* a port is taken or free here */
         abort();
     }
 }
@@ -231,8 +233,7 @@ static void feed(struct agent *a, struct mu_host_event event)
     if (ms != UINT64_MAX) {
         later(ms * MS - a->node->mono_offset_us, on_time, a, NULL, ++s->generation);
         for (unsigned i = 0; i < effects.count; i++)
-            EXPECT("host",
-                   effects.items[i].type == MU_HOST_DO_DISCONNECT || effects.items[i].type == MU_HOST_DO_WARN_TAKEN,
+            EXPECT("host", effects.items[i].type == MU_HOST_DO_DISCONNECT || effects.items[i].type == MU_HOST_DO_SAY,
                    "%s pauses and goes on", a->name);
         return;
     }

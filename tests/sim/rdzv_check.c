@@ -627,6 +627,7 @@ void check_tell(struct node *node, const struct mu_rdzv_effect *effect)
         node->down = false;
         break;
     case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELL_REPORTED:
     case MU_PART_TELL_FOREIGN:
     case MU_PART_TELLS_COUNT:
         break;

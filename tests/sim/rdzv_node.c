@@ -125,6 +125,7 @@ static void hear(struct node *node, const struct mu_rdzv_effect *effect)
     case MU_PART_TELL_BACKEND_DOWN:
     case MU_PART_TELL_BACKEND_UP:
     case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELL_REPORTED:
     case MU_PART_TELL_FOREIGN:
     case MU_PART_TELLS_COUNT:
         break;

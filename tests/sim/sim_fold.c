@@ -1,25 +1,35 @@
-/* The etcd-v3 rendezvous in a storm: many machines, one etcd, virtual time. See fold_sim.h for the parts and
- * fold_check.c for what must hold.
+/* The fold machine's rendezvous in a storm: many machines, one etcd or store, virtual time. See fold_sim.h for the
+ * parts and fold_check.c for what must hold.
  *
  *     muster-sim-fold --seeds N [--seed FIRST]     N seeds, one after the other
  *     muster-sim-fold --time SECONDS               fresh seeds for so long; prints job-lives per second
  *     muster-sim-fold --seed N [--trace]           one seed, told line by line
- *     muster-sim-fold --crowd N                    no faults: N nodes arrive within 100 ms; prints what that costs
+ *     muster-sim-fold --crowd N,N...               no faults: N nodes arrive within 100 ms; prints what that costs. At
+ *                                                  the place "store" (else it is etcd) a worker fails then, and the
+ *                                                  bytes that are sent to a node must not depend on N
  *
  *     --faults LIST                                these faults and no others; "none"
+ *     --place etcd|store                           where the nodes meet; else the seed decides
  *
  * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A
  * storm is followed by calm, in which everybody who is still alive must find together; then one more thing happens,
  * alone, and must be told in time; at last everybody goes, and nothing may be left in etcd. */
 #include "fold_sim.h"
 #include "sim_clock.h"
+#include "store/engine.h"
 
 #include <stdarg.h>
 #include <string.h>
 
+enum {
+    RESTART_BYTES_MAX = 3072, /* that a store sends to a node, from a failure until it runs again */
+    CROWD_MIN = 64,           /* below it names in texts make a difference */
+};
+
 #define RENEW_US (2 * SECOND) /* between renewals of all streams: less than the longest last call */
 
 struct sim *s;
+static const struct place *place_wanted; /* NULL: the seed decides */
 static bool faults_given, faults_wanted[FAULTS_COUNT];
 
 static const char *const fault_names[] = {
@@ -69,7 +79,7 @@ _Noreturn void sim_fail(const char *format, ...)
     for (int i = 0; i < FAULTS_COUNT; i++)
         if (s->on[i])
             printf(" %s", fault_names[i]);
-    printf("\nreplay with: muster-sim-fold --seed 0x%" PRIx64 " --trace\n", s->seed);
+    printf("\nreplay with: %s --place %s --seed 0x%" PRIx64 " --trace\n", owner_program, s->place->name, s->seed);
     exit(1);
 }
 
@@ -136,6 +146,11 @@ static void run_until(uint64_t until_us)
     s->now_us = until_us;
 }
 
+void sim_run(uint64_t for_us)
+{
+    run_until(s->now_us + for_us);
+}
+
 /* ---- Nodes ---- */
 
 bool is_cut(const struct node *node)
@@ -145,61 +160,19 @@ bool is_cut(const struct node *node)
 
 struct node *node_by_id(uint64_t id)
 {
-    for (unsigned i = 0; i < s->nodes_count; i++)
-        if (s->nodes[i].id == id)
-            return &s->nodes[i];
+    for (size_t at = id % (2 * NODES_MAX); s->by_id[at] != 0; at = (at + 1) % (2 * NODES_MAX))
+        if (s->nodes[s->by_id[at] - 1].id == id)
+            return &s->nodes[s->by_id[at] - 1];
     return NULL;
 }
 
-static void ask_later(struct node *node, enum mu_fold_event_type what, uint64_t in_us);
-
-static void change_owner(struct node *node, int owner)
+static void note_id(const struct node *node)
 {
-    node->owner = owner;
-    node->owner_us = s->now_us;
-}
+    size_t at = node->id % (2 * NODES_MAX);
 
-static void on_joined(struct node *node)
-{
-    const struct mu_fold_world *world = mu_fold_world(node->fold);
-
-    check_joined(node);
-    SIM_EXPECT(node->owner == OWNER_JOINING, "node %u joined without having asked", node->index);
-    change_owner(node, OWNER_RUNNING);
-    node->world = world->id;
-    node->world_count = world->count;
-    s->joins++;
-}
-
-/* The round is over for this node: its workers are stopped, which takes a while; then it joins anew. */
-static void regroup(struct node *node)
-{
-    node->tells++;
-    if (node->told_us == 0)
-        node->told_us = s->now_us;
-    if (node->owner != OWNER_RUNNING)
-        return;
-    change_owner(node, OWNER_STOPPING);
-    ask_later(node, MU_FOLD_ON_JOIN, below(chance(80) ? 20 * MS : 2 * SECOND));
-}
-
-static void on_failed(struct node *node, enum mu_part_event_type asked, const struct muster_error *error)
-{
-    int code = error->code;
-
-    node->tells++;
-    if (asked == MU_PART_ON_CLOSE)
-        return;
-    SIM_EXPECT(asked == MU_PART_ON_JOIN, "node %u: its membership failed", node->index);
-    if (code == MUSTER_ERDZV_CLOSED || code == MUSTER_ERDZV_GRACEFUL_EXIT) {
-        check_closed();
-        change_owner(node, OWNER_ENDED);
-        return;
-    }
-    SIM_EXPECT(code == MUSTER_ERDZV_TIMEOUT || code == MUSTER_ERDZV_CONNECTION, "node %u failed: %s", node->index,
-               error->text);
-    change_owner(node, OWNER_IDLE);
-    ask_later(node, MU_FOLD_ON_JOIN, 100 * MS + below(SECOND));
+    while (s->by_id[at] != 0)
+        at = (at + 1) % (2 * NODES_MAX);
+    s->by_id[at] = (uint16_t)(node->index + 1);
 }
 
 static void on_tell(struct node *node, const struct mu_fold_effect *effect)
@@ -210,52 +183,8 @@ static void on_tell(struct node *node, const struct mu_fold_effect *effect)
 
     sim_trace("node %u: %s round %" PRId64 " count %" PRId64, node->index, what, effect->news.round,
               effect->news.count);
-    if (effect->type != MU_FOLD_DO_TELL)
-        return;
-    switch (effect->news.tell) {
-    case MU_PART_TELL_JOINED:
-        on_joined(node);
-        break;
-    case MU_PART_TELL_LOST:
-        check_lost(node);
-        regroup(node);
-        break;
-    case MU_PART_TELL_WAITING:
-        regroup(node);
-        break;
-    case MU_PART_TELL_REMOVED:
-        node->tells++;
-        if (node->told_us == 0)
-            node->told_us = s->now_us;
-        node->world = 0; /* killed at once */
-        if (node->owner == OWNER_RUNNING)
-            ask_later(node, MU_FOLD_ON_JOIN, below(50 * MS));
-        if (node->owner == OWNER_RUNNING)
-            change_owner(node, OWNER_STOPPING);
-        break;
-    case MU_PART_TELL_CLOSED:
-        check_closed();
-        break;
-    case MU_PART_TELL_LEFT:
-        if (node->owner != OWNER_LEAVING)
-            break;
-        change_owner(node, OWNER_IDLE);
-        if (s->calm || chance(50))
-            change_owner(node, OWNER_ENDED);
-        else
-            ask_later(node, MU_FOLD_ON_JOIN, below(3 * SECOND));
-        break;
-    case MU_PART_TELL_FAILED:
-        on_failed(node, effect->news.asked, effect->news.error);
-        break;
-    case MU_PART_TELL_LOOKED:
-    case MU_PART_TELL_BACKEND_DOWN:
-    case MU_PART_TELL_BACKEND_UP:
-    case MU_PART_TELL_PROGRESS:
-    case MU_PART_TELL_FOREIGN:
-    case MU_PART_TELLS_COUNT:
-        break;
-    }
+    if (effect->type == MU_FOLD_DO_TELL)
+        owner_hear(node, &effect->news);
 }
 
 static void on_timer(void *arg)
@@ -316,59 +245,33 @@ void feed(struct node *node, struct mu_fold_event event)
     }
     event.now_ms = s->now_us / MS;
     if (event.type != MU_FOLD_ON_TIME)
-        sim_trace("node %u <- %s id %" PRIu64, node->index, mu_fold_event_text(event.type), event.id);
+        sim_trace("node %u <- %s id %" PRIu64 "%s%s", node->index, mu_fold_event_text(event.type), event.id,
+                  event.error != NULL ? ": " : "", event.error != NULL ? event.error->text : "");
+    if (owner_takes(node, &event))
+        return;
     mu_fold_step(node->fold, &event, &effects);
     for (unsigned i = 0; i < effects.count; i++)
         if (effects.items[i].type < MU_FOLD_DO_TELL)
-            etcd_effect(node, &effects.items[i]);
+            s->place->effect(node, &effects.items[i]);
     for (unsigned i = 0; i < effects.count; i++)
         if (effects.items[i].type >= MU_FOLD_DO_TELL)
             on_tell(node, &effects.items[i]);
+    owner_heard(node);
     arm(node);
 }
 
-struct asked {
-    struct node *node;
-    uint64_t id;
-    enum mu_fold_event_type what;
-};
-
-static void on_asked(void *arg)
+void node_report(struct node *node, const struct mu_part_report *report)
 {
-    struct asked *asked = arg;
-    struct node *node = asked->node;
-
-    if (!node->alive || node->id != asked->id) {
-        free(asked);
-        return;
+    node->report = *report;
+    (void)snprintf(node->report_text, sizeof node->report_text, "%s", report->text != NULL ? report->text : "");
+    node->report.text = node->report_text;
+    if (report->end == MU_PART_END_FAILED) {
+        node->failed_world = node->world;
+        node->failed_us = 0;
+    } else {
+        node->done_world = node->world;
     }
-    if (node->paused_until_us > s->now_us) {
-        sim_at(node->paused_until_us, on_asked, asked);
-        return;
-    }
-    if (asked->what == MU_FOLD_ON_JOIN && (node->owner == OWNER_IDLE || node->owner == OWNER_STOPPING)) {
-        node->world = 0;
-        change_owner(node, OWNER_JOINING);
-        feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_JOIN });
-    } else if (asked->what == MU_FOLD_ON_LEAVE && node->owner != OWNER_ENDED && node->owner != OWNER_LEAVING) {
-        node->world = 0;
-        change_owner(node, OWNER_LEAVING);
-        feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_LEAVE });
-    } else if (asked->what == MU_FOLD_ON_CLOSE || asked->what == MU_FOLD_ON_LOOK) {
-        s->close_asked |= asked->what == MU_FOLD_ON_CLOSE;
-        feed(node, (struct mu_fold_event){ .type = asked->what });
-    }
-    free(asked);
-}
-
-static void ask_later(struct node *node, enum mu_fold_event_type what, uint64_t in_us)
-{
-    struct asked *asked = calloc(1, sizeof *asked);
-
-    if (asked == NULL)
-        abort();
-    *asked = (struct asked){ node, node->id, what };
-    sim_at(s->now_us + in_us, on_asked, asked);
+    feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_REPORT, .report = &node->report });
 }
 
 static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t in_us)
@@ -381,7 +284,10 @@ static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t i
                                      .lease_ms = s->lease_ms,
                                      .job_lease_ms = s->job_lease_ms,
                                      .first_ms = 60000,
-                                     .seed = mu_rng_next(&s->rng) };
+                                     .seed = mu_rng_next(&s->rng),
+                                     .ops_max = s->ops_max,
+                                     .wants_names = s->names,
+                                     .fence_ms = s->fence_ms };
     char name[32];
 
     SIM_EXPECT(s->nodes_count < NODES_MAX, "too many nodes");
@@ -389,19 +295,49 @@ static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t i
     config.name = name;
     *node = (struct node){ .index = s->nodes_count++, .alive = true, .id = config.id, .settings = *settings };
     node->timer_us = UINT64_MAX;
+    note_id(node);
+    s->place->node_new(node, name);
     if (mu_fold_new(&config, &node->fold, NULL) < 0)
         abort();
-    ask_later(node, MU_FOLD_ON_JOIN, in_us);
+    node->size = 1 + (int64_t)(config.id >> 8) % 3;
+    (void)snprintf(node->role, sizeof node->role, "role%u", (unsigned)(config.id >> 16) % 2);
+    node->report.end = MU_PART_END_FAILED;
+    mu_fold_introduce(node->fold, &(struct mu_part_self){ node->role, node->size, s->max_restarts });
+    owner_new(node, in_us);
     s->lives++;
     return node;
 }
 
-static void kill_node(struct node *node)
+/* Whether its will was sent. */
+static bool kill_node(struct node *node)
 {
+    bool sent;
+
     sim_trace("node %u is killed", node->index);
     node->alive = false;
+    node->killed_world = node->world;
+    node->killed_us = s->now_us;
     node->world = 0;
-    etcd_node_gone(node);
+    sent = s->place->will != NULL && s->place->will(node);
+    owner_gone(node);
+    s->place->node_gone(node);
+    mu_fold_free(node->fold);
+    node->fold = NULL;
+    return sent;
+}
+
+void node_exits(struct node *node)
+{
+    sim_trace("node %u exits", node->index);
+    s->place->node_leaves(node);
+    node->alive = false;
+    if (node->report.end != MU_PART_END_DONE) {
+        node->killed_world = node->world;
+        node->killed_us = s->now_us;
+    }
+    node->world = 0;
+    owner_gone(node);
+    s->place->node_gone(node);
     mu_fold_free(node->fold);
     node->fold = NULL;
 }
@@ -455,7 +391,7 @@ static void on_etcd_back(void *arg)
 {
     (void)arg;
     if (!s->up)
-        etcd_up();
+        s->place->up();
 }
 
 static void on_cut_over(void *arg)
@@ -463,7 +399,14 @@ static void on_cut_over(void *arg)
     struct node *node = arg;
 
     if (node->alive && !is_cut(node) && s->up)
-        etcd_hear(node, true);
+        s->place->hear(node, true);
+}
+
+static void cut_all(uint64_t for_us)
+{
+    sim_trace("all nodes are cut off");
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        s->nodes[i].cut_until_us = s->now_us + for_us;
 }
 
 static void strike(enum fault fault)
@@ -475,7 +418,7 @@ static void strike(enum fault fault)
         return;
     switch (fault) {
     case F_KILL:
-        kill_node(node);
+        (void)kill_node(node);
         if (s->on[F_REBIRTH] && s->nodes_count < NODES_MAX / 2) {
             struct mu_rdzv_settings settings = pick_settings();
 
@@ -490,29 +433,38 @@ static void strike(enum fault fault)
     case F_CUT:
         sim_trace("node %u is cut off", node->index);
         node->cut_until_us = s->now_us + long_us;
-        etcd_hear(node, false);
+        s->place->hear(node, false);
         sim_at(node->cut_until_us, on_cut_over, node);
         break;
     case F_OUTAGE:
+        if (s->place == &place_store) {
+            cut_all(long_us);
+            break;
+        }
+        /* fall through */
     case F_WIPE:
         if (!s->up)
             break;
-        etcd_down(fault == F_WIPE);
+        s->place->down(fault == F_WIPE);
         sim_at(s->now_us + long_us, on_etcd_back, NULL);
         break;
     case F_COMPACT:
-        etcd_compact();
+        s->place->compact();
         break;
     case F_EXPIRE:
-        if (s->leases_count > 0 && s->up)
-            etcd_revoke(s->leases[below(s->leases_count)].id);
+        s->place->expire();
         break;
     case F_LEAVE:
-        ask_later(node, MU_FOLD_ON_LEAVE, 0);
+        owner_leaves(node, 0);
         break;
     case F_FAIL:
-        if (node->owner == OWNER_RUNNING)
-            regroup(node);
+        if (node->owner != OWNER_RUNNING || node->report.end == MU_PART_END_DONE)
+            break;
+        owner_fails(node, chance(80));
+        break;
+    case F_DONE:
+        if (node->owner == OWNER_RUNNING && node->world != node->failed_world)
+            owner_is_done(node);
         break;
     case F_LATE:
         if (s->nodes_count < s->slots + 4) {
@@ -523,7 +475,27 @@ static void strike(enum fault fault)
         break;
     case F_CLOSE:
         if (chance(20))
-            ask_later(node, MU_FOLD_ON_CLOSE, 0);
+            owner_asks(node, MU_FOLD_ON_CLOSE);
+        break;
+    case F_RESET:
+        store_break(node, 0);
+        break;
+    case F_LATEATTACH:
+        store_break(node, MU_ENGINE_RECONNECT_MS * MS + below(2 * SECOND));
+        break;
+    case F_STAND:
+    case F_EPOCH:
+        if (!s->up)
+            break;
+        s->place->down(fault == F_EPOCH);
+        sim_at(s->now_us + (fault == F_STAND ? 100 * MS + below(below(30 * SECOND)) : below(2 * s->lease_ms * MS)),
+               on_etcd_back, NULL);
+        break;
+    case F_TWO:
+        if (!s->up)
+            break;
+        store_split(1 + below(3 * s->lease_ms * MS));
+        sim_at(s->now_us + below(2 * s->lease_ms * MS), on_etcd_back, NULL);
         break;
     default:
         break;
@@ -533,14 +505,14 @@ static void strike(enum fault fault)
 /* The mark of a closed job stays: nobody could tell that it was there. */
 static void scribble(const char *name)
 {
-    static const char *const nonsense[] = { "garbage", "", "[1, 2]", "{}", "{\"v\": 1}" };
+    static const char *const nonsense[] = { "garbage", "", "[1, 2]", "{}", "{\"v\": 1}", "{\"v\": 2}" };
     uint64_t who;
     const struct key *key = etcd_get(name);
     bool closed =
         strcmp(name, "job/closed") == 0 && key != NULL && mu_fold_mark_read(mu_buf_slice(&key->value), &who, NULL) == 0;
 
     if (s->up && !closed)
-        etcd_scribble(name, nonsense[below(sizeof nonsense / sizeof nonsense[0])]);
+        s->place->scribble(name, nonsense[below(sizeof nonsense / sizeof nonsense[0])]);
 }
 
 static const char *const job_keys[] = { "job/doc", "job/news", "job/folder", "job/closed" };
@@ -559,29 +531,45 @@ static void some_scribbling(void)
 
 static void storm(void *arg)
 {
-    static const enum fault acts[] = { F_KILL,   F_PAUSE, F_CUT,  F_OUTAGE, F_WIPE, F_COMPACT,
-                                       F_EXPIRE, F_LEAVE, F_FAIL, F_LATE,   F_CLOSE };
-    enum fault fault = acts[below(sizeof acts / sizeof acts[0])];
+    static const enum fault acts[] = { F_KILL,
+                                       F_PAUSE,
+                                       F_CUT,
+                                       F_OUTAGE,
+                                       F_WIPE,
+                                       F_COMPACT,
+                                       F_EXPIRE,
+                                       F_LEAVE,
+                                       F_FAIL,
+                                       F_DONE,
+                                       F_LATE,
+                                       F_CLOSE,
+                                       /* of the store: */ F_RESET,
+                                       F_LATEATTACH,
+                                       F_STAND,
+                                       F_EPOCH,
+                                       F_TWO };
+    enum fault fault = acts[below(s->place == &place_store ? sizeof acts / sizeof acts[0] : 12)];
     struct node *node;
 
     (void)arg;
     if (s->calm)
         return;
-    etcd_tick();
+    s->place->tick();
     if (s->on[fault])
         strike(fault);
     if (s->on[F_STRANGER] && chance(40))
         some_scribbling();
     node = chance(5) ? pick_alive() : NULL;
     if (node != NULL)
-        ask_later(node, MU_FOLD_ON_LOOK, 0);
+        owner_asks(node, MU_FOLD_ON_LOOK);
     sim_at(s->now_us + below(s->lease_ms * MS), storm, NULL);
 }
 
 static void tick(void *arg)
 {
     (void)arg;
-    etcd_tick();
+    s->place->tick();
+    check_fence();
     sim_at(s->now_us + 50 * MS, tick, NULL);
 }
 
@@ -591,7 +579,7 @@ static void renew(void *arg)
 {
     (void)arg;
     if (s->up)
-        etcd_renew();
+        s->place->renew();
     sim_at(s->now_us + RENEW_US, renew, NULL);
 }
 
@@ -637,14 +625,10 @@ static const char *is_settled(void)
         if (!node->alive || node->owner != OWNER_RUNNING)
             continue;
         running++;
-        if (node->world != doc.id) {
-            mu_fold_world_done(&doc);
+        if (node->world != doc.id)
             return "a node runs in another world";
-        }
     }
-    key = running != (int64_t)doc.count ? NULL : key;
-    mu_fold_world_done(&doc);
-    if (key == NULL)
+    if (running + (int64_t)check_done_and_gone(doc.id) != doc.nodes)
         return "not all members run";
     if (s->on[F_LIMITS])
         return NULL;
@@ -689,44 +673,83 @@ static void odd_one_comes(size_t world_count)
                    "node %u was disturbed by one that cannot be let in", s->nodes[i].index);
 }
 
+/* All of them at once, and nobody is disturbed: each node makes another in time. */
+static void connections_break(void)
+{
+    sim_trace("last act: all connections break");
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        if (s->nodes[i].alive)
+            store_break(&s->nodes[i], below(SECOND));
+    run_until(s->now_us + 2 * s->lease_ms * MS);
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        SIM_EXPECT(!s->nodes[i].alive || s->nodes[i].world == 0 || s->nodes[i].tells == 0,
+                   "node %u was disturbed by connections that broke", s->nodes[i].index);
+    SIM_EXPECT(is_settled() == NULL, "after connections broke: %s", is_settled());
+}
+
+/* Whatever those with the old server have begun meanwhile, in the end all run in one world of the new one's. */
+static void two_servers(void)
+{
+    sim_trace("last act: two servers");
+    store_split(1 + below(5 * s->lease_ms * MS));
+    run_until(s->now_us + below(2 * s->lease_ms * MS));
+    s->place->up();
+    run_until(s->now_us + 5 * s->lease_ms * MS);
+    settle();
+}
+
 /* One thing happens to a round that runs; who must be told is told in time, and nobody else. */
 static void last_act(void)
 {
     struct node *victim = NULL;
     uint64_t from_us, told_max_us;
+    bool willed = false;
     static bool was_in[NODES_MAX];
-    unsigned act = (unsigned)below(s->on[F_LIMITS] ? 2 : 5);
+    unsigned act = (unsigned)below(s->on[F_LIMITS] ? 2 : s->place == &place_store ? 7 : 5);
+    bool stops = s->fence_ms > 0 && (act == 2 || act == 3); /* everybody does, when etcd is away */
 
     for (unsigned i = 0; i < s->nodes_count; i++) {
-        if (s->nodes[i].alive && s->nodes[i].owner == OWNER_RUNNING && (victim == NULL || chance(30)))
+        if (s->nodes[i].alive && s->nodes[i].owner == OWNER_RUNNING && s->nodes[i].report.end != MU_PART_END_DONE &&
+            (victim == NULL || chance(30)))
             victim = &s->nodes[i];
         s->nodes[i].tells = s->nodes[i].told_us = 0;
     }
-    if (s->closed_ever || victim == NULL || victim->world_count < 2)
+    if (s->closed_ever || victim == NULL || victim->world_count < 2 || stops)
         return;
     run_until(s->now_us + 30 * SECOND);
     if (is_settled() != NULL || victim->owner != OWNER_RUNNING)
         return;
+    if (act == 2 && check_done_and_gone(victim->world) > 0)
+        return; /* that they were done is lost with the data */
     for (unsigned i = 0; i < s->nodes_count; i++) {
         s->nodes[i].tells = s->nodes[i].told_us = 0;
+        s->nodes[i].told_silent = false;
         was_in[i] = s->nodes[i].alive && s->nodes[i].world == victim->world;
     }
     if (act == 4) {
         odd_one_comes(victim->world_count);
         return;
     }
+    if (act == 5) {
+        connections_break();
+        return;
+    }
+    if (act == 6) {
+        two_servers();
+        return;
+    }
     from_us = s->now_us;
     sim_trace("last act: %s", act == 0 ? "a member is killed" : act == 1 ? "a member leaves" : "etcd was away");
     if (act == 0) {
-        kill_node(victim);
-        told_max_us = (s->lease_ms + 1000) * MS;
+        willed = kill_node(victim);
+        told_max_us = (willed ? MU_FOLD_CROWN_MAX_MS + 100 : s->lease_ms + 1000) * MS;
     } else if (act == 1) {
-        ask_later(victim, MU_FOLD_ON_LEAVE, 0);
-        told_max_us = 50 * MS;
+        owner_leaves(victim, 0);
+        told_max_us = 50 * MS + owner_leave_us;
     } else {
-        etcd_down(act == 2);
+        s->place->down(act == 2);
         run_until(s->now_us + s->lease_ms * MS * 2);
-        etcd_up();
+        s->place->up();
         run_until(s->now_us + 5 * s->lease_ms * MS);
         for (unsigned i = 0; i < s->nodes_count; i++)
             SIM_EXPECT(!s->nodes[i].alive || s->nodes[i].world == 0 || s->nodes[i].tells == 0,
@@ -734,6 +757,8 @@ static void last_act(void)
         SIM_EXPECT(is_settled() == NULL, "after etcd was away: %s", is_settled());
         return;
     }
+    if (s->on[F_STRANGER]) /* a new leader that finds a page broken puts the world back first, and waits for it */
+        told_max_us += 2 * s->lease_ms * MS;
     run_until(s->now_us + told_max_us + 5 * SECOND);
     for (unsigned i = 0; i < s->nodes_count; i++) {
         const struct node *node = &s->nodes[i];
@@ -743,6 +768,8 @@ static void last_act(void)
         SIM_EXPECT(node->told_us != 0, "node %u was not told", node->index);
         SIM_EXPECT(node->told_us - from_us <= told_max_us, "node %u was told after %" PRIu64 " us", node->index,
                    node->told_us - from_us);
+        SIM_EXPECT(!willed || !node->told_silent, "node %u was told of a silence, and an agent was killed",
+                   node->index);
     }
     settle();
 }
@@ -777,12 +804,12 @@ static void everybody_goes(void)
         if (!s->nodes[i].alive)
             continue;
         if (chance(50))
-            kill_node(&s->nodes[i]);
+            (void)kill_node(&s->nodes[i]);
         else
-            ask_later(&s->nodes[i], MU_FOLD_ON_LEAVE, below(SECOND));
+            owner_leaves(&s->nodes[i], below(SECOND));
     }
     run_until(s->now_us + (s->job_lease_ms + 4 * s->lease_ms + 10000) * MS);
-    etcd_tick();
+    s->place->tick();
     for (size_t i = s->keys_count; s->on[F_STRANGER] && i-- > 0;)
         if (s->keys[i].lease == 0)
             s->keys_count--, mu_buf_done(&s->keys[i].value), s->keys[i] = s->keys[s->keys_count];
@@ -798,14 +825,15 @@ static void clean_up(void)
 
         for (unsigned i = 0; i < s->nodes_count; i++)
             if (s->nodes[i].alive)
-                kill_node(&s->nodes[i]);
+                (void)kill_node(&s->nodes[i]);
         s->up = false;
+        s->over = true;
         item = pop();
         if (item.fn != tick && item.fn != storm && item.fn != renew)
             item.fn(item.arg);
     }
     for (size_t i = 0; i < s->worlds_count; i++)
-        mu_buf_done(&s->worlds[i].bytes);
+        free(s->worlds[i].members);
     s->worlds_count = 0;
     s->nodes_count = 0;
 }
@@ -814,19 +842,27 @@ static void begin(uint64_t seed)
 {
     bool tracing = s->tracing;
     uint64_t joins = s->joins, lives = s->lives;
-    struct mu_rng more = mu_rng_seeded(~seed); /* the other one decides what it always did for that seed */
 
-    etcd_free();
+    if (s->place != NULL)
+        s->place->free();
     memset(s, 0, sizeof *s);
     s->tracing = tracing;
     s->joins = joins;
     s->lives = lives;
     s->seed = seed;
     s->rng = mu_rng_seeded(seed);
-    s->counts_on = mu_rng_below(&more, 100) < 30;
+    s->more = mu_rng_seeded(~seed);
+    s->counts_on = mu_rng_below(&s->more, 100) < 30;
+    s->wills = mu_rng_below(&s->more, 100) < 50;
+    s->fence_percent = mu_rng_below(&s->more, 100) < 25 ? 40 + mu_rng_below(&s->more, 200) : 0;
+    s->place = mu_rng_below(&s->more, 2) == 0 ? &place_etcd : &place_store;
+    if (place_wanted != NULL)
+        s->place = place_wanted;
+    if (s->place == &place_store)
+        s->fence_percent = 0; /* its client tells no renewals */
     s->now_us = SECOND;
     trace_count = 0;
-    etcd_reset();
+    s->place->reset();
     check_reset();
 }
 
@@ -836,11 +872,18 @@ static void run_seed(uint64_t seed)
 
     begin(seed);
     s->lease_ms = 2000 + below(9) * 1000;
+    s->fence_ms = s->lease_ms * s->fence_percent / 100;
     s->job_lease_ms = 6 * s->lease_ms + 20000;
+    s->ops_max = chance(50) ? MU_FOLD_OPS_MIN + below(8) : 128;
+    s->names = chance(50);
+    s->max_restarts = chance(85) ? 1000 : (int64_t)below(4);
     percent = (unsigned)below(70);
     for (int i = 0; i < F_STRANGER; i++)
         s->on[i] = faults_given ? faults_wanted[i] : chance(percent);
     s->on[F_STRANGER] = faults_wanted[F_STRANGER];
+    for (int i = F_STRANGER + 1; i < FAULTS_COUNT && s->place == &place_store; i++)
+        s->on[i] = faults_given ? faults_wanted[i] : mu_rng_below(&s->more, 100) < percent;
+    owner_begin();
     base = MU_RDZV_SETTINGS_DEFAULT;
     base.nodes_max = 1 + (int64_t)below(8);
     base.nodes_min = 1 + (int64_t)below((uint64_t)base.nodes_max);
@@ -860,27 +903,82 @@ static void run_seed(uint64_t seed)
     run_until(s->now_us + below(20 * s->lease_ms) * MS);
     sim_trace("calm");
     s->calm = true;
+    s->calm_us = s->now_us;
     if (s->on[F_COMPACT])
         sim_at(s->now_us, renew, NULL);
     run_until(s->now_us + 4 * s->lease_ms * MS);
     if (!s->up)
-        etcd_up();
+        s->place->up();
     settle();
     if (s->on[F_STRANGER])
         stranger_comes();
     last_act();
+    owner_finish();
     everybody_goes();
     clean_up();
 }
 
-static int run_crowd(uint64_t seed, unsigned count)
+static int usage(void)
 {
-    uint64_t start_us, done_us;
+    (void)fprintf(stderr,
+                  "usage: %s [--seed N] [--seeds N] [--time SECONDS] [--crowd N,N...] [--faults LIST] "
+                  "[--more stranger] [--place etcd|store] [--trace]\n",
+                  owner_program);
+    return 2;
+}
+
+/* The most that a store has sent to a node that does not lead, since it was asked last. */
+static uint64_t most_bytes(void)
+{
+    uint64_t most = 0;
+
+    for (unsigned i = 0; i < s->nodes_count; i++) {
+        if (!mu_fold_is_leader(s->nodes[i].fold) && s->nodes[i].bytes > most)
+            most = s->nodes[i].bytes;
+        s->nodes[i].bytes = 0;
+    }
+    return most;
+}
+
+static bool all_run(uint64_t not_in)
+{
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        if (s->nodes[i].owner != OWNER_RUNNING || s->nodes[i].world == not_in)
+            return false;
+    return true;
+}
+
+/* One worker fails, and all run again; the most bytes that this takes for a node. */
+static uint64_t restart_crowd(void)
+{
+    uint64_t from_us = s->now_us, world = s->nodes[0].world, formed = most_bytes(), most;
+    struct node *victim = &s->nodes[mu_fold_is_leader(s->nodes[0].fold)];
+
+    owner_fails(victim, true);
+    while (!all_run(world)) {
+        SIM_EXPECT(s->now_us < from_us + 60 * SECOND, "after a minute not all run again");
+        run_until(s->now_us + 5 * MS);
+    }
+    most = most_bytes();
+    printf("sim_fold: ... and run again within %" PRIu64 " ms; to no node but the leader were sent more than %" PRIu64
+           " bytes for the first round, %" PRIu64 " for the next\n",
+           (s->now_us - from_us) / MS, formed, most);
+    SIM_EXPECT(most <= RESTART_BYTES_MAX, "more than %d", RESTART_BYTES_MAX);
+    return most;
+}
+
+/* A store's bytes for a restart; 0: nothing is counted. */
+static uint64_t run_crowd(uint64_t seed, unsigned count)
+{
+    uint64_t start_us, bytes = 0;
 
     begin(seed);
     s->lease_ms = 10000;
     s->job_lease_ms = 60000;
-    s->calm = true;
+    s->ops_max = s->place == &place_store ? MU_ENGINE_OPS_MAX : 128;
+    s->names = false;
+    s->max_restarts = 3;
+    s->calm = s->crowd = true;
     base = MU_RDZV_SETTINGS_DEFAULT;
     base.nodes_min = base.nodes_max = count;
     start_us = s->now_us;
@@ -888,23 +986,42 @@ static int run_crowd(uint64_t seed, unsigned count)
         (void)new_node(&base, below(100 * MS));
     sim_at(s->now_us, tick, NULL);
     settle();
-    done_us = s->now_us;
-    printf("sim_fold: %u nodes complete a round within %" PRIu64 " ms (to 250 ms), %.2f raft proposals a node\n", count,
-           (done_us - start_us) / MS, (double)s->proposals / count);
+    printf("sim_fold: %u nodes complete a round within %" PRIu64 " ms (to 250 ms)", count, (s->now_us - start_us) / MS);
+    if (s->place == &place_etcd)
+        printf(", %.2f raft proposals a node", (double)s->proposals / count);
+    printf("\n");
     if (s->proposals > 3 * (uint64_t)count)
         sim_fail("more than 3 proposals a node");
+    if (s->place == &place_store)
+        bytes = restart_crowd();
     clean_up();
-    return 0;
+    return bytes;
+}
+
+/* What a node is sent does not depend on how many they are. */
+static void run_crowds(uint64_t seed, const char *counts)
+{
+    uint64_t least = UINT64_MAX, most = 0;
+    char *end;
+
+    if (place_wanted == NULL)
+        place_wanted = &place_etcd;
+    for (const char *at = counts; *at != '\0'; at = *end == ',' ? end + 1 : end) {
+        unsigned count = (unsigned)strtoul(at, &end, 0);
+        uint64_t bytes;
+
+        if (end == at || count == 0 || count > NODES_MAX)
+            exit(usage());
+        bytes = run_crowd(seed, count);
+        if (count < CROWD_MIN)
+            continue;
+        least = bytes < least ? bytes : least;
+        most = bytes > most ? bytes : most;
+    }
+    SIM_EXPECT(most == 0 || most * 10 <= least * 12, "from %" PRIu64 " to %" PRIu64 " bytes", least, most);
 }
 
 /* ---- The command line ---- */
-
-static int usage(void)
-{
-    (void)fprintf(stderr, "usage: muster-sim-fold [--seed N] [--seeds N] [--time SECONDS] [--crowd N] [--faults LIST] "
-                          "[--more stranger] [--trace]\n");
-    return 2;
-}
 
 static bool take_faults(const char *list)
 {
@@ -928,10 +1045,9 @@ static bool take_faults(const char *list)
 int main(int argc, char **argv)
 {
     uint64_t seed = 0, seeds = 1, runs = 0;
-    unsigned crowd = 0;
+    const char *crowd = NULL;
     double limit = 0, start = sim_seconds(), took;
     bool given = false;
-    int rc = 0;
 
     s = calloc(1, sizeof *s);
     if (s == NULL)
@@ -953,26 +1069,30 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i - 1], "--time") == 0)
             limit = strtod(value, NULL);
         else if (strcmp(argv[i - 1], "--crowd") == 0)
-            crowd = (unsigned)strtoul(value, NULL, 0);
+            crowd = value;
+        else if (strcmp(argv[i - 1], "--place") == 0 && strcmp(value, "etcd") == 0)
+            place_wanted = &place_etcd;
+        else if (strcmp(argv[i - 1], "--place") == 0 && strcmp(value, "store") == 0)
+            place_wanted = &place_store;
         else if ((strcmp(argv[i - 1], "--faults") != 0 && strcmp(argv[i - 1], "--more") != 0) || !take_faults(value))
             return usage();
         faults_given |= strcmp(argv[i - 1], "--faults") == 0;
     }
     if (limit > 0 && !given)
         seed = sim_fresh_seed();
-    if (crowd > 0 && crowd <= NODES_MAX) {
-        rc = run_crowd(seed, crowd);
+    if (crowd != NULL) {
+        run_crowds(seed, crowd);
     } else {
         do {
             run_seed(seed + runs);
             runs++;
             took = sim_seconds() - start;
         } while (limit > 0 ? took < limit : runs < seeds);
-        printf("sim_fold: %" PRIu64 " seeds from 0x%" PRIx64 " on hold; %.0f job-lives/s, %" PRIu64 " joins\n", runs,
-               seed, (double)runs / took, s->joins);
+        printf("%s: %" PRIu64 " seeds from 0x%" PRIx64 " on hold; %.0f job-lives/s, %" PRIu64 " joins\n", owner_program,
+               runs, seed, (double)runs / took, s->joins);
     }
-    etcd_free();
+    s->place->free();
     free(heap);
     free(s);
-    return rc;
+    return 0;
 }

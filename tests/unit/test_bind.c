@@ -46,7 +46,11 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
         /* systemd resolves a machine's own name to all of its addresses, those of single links among them. */
         { NULL, "node1", "10.0.0.5+ fe80::5%lo+", NULL, MU_BIND_OWN, "10.0.0.5,fe80::5%lo,127.0.0.1,::1" },
         /* The node's own address for others. */
-        { NULL, "localhost", "127.0.0.1+", "10.1.0.5", MU_BIND_OWN, "127.0.0.1,10.1.0.5,::1" },
+        { NULL, "localhost", "127.0.0.1+", "10.1.0.5+", MU_BIND_OWN, "127.0.0.1,10.1.0.5,::1" },
+        { NULL, "localhost", "127.0.0.1+", "10.1.0.5-", MU_BIND_OWN, "127.0.0.1,::1" },
+        { NULL, "localhost", "127.0.0.1+", "0.0.0.0+", MU_BIND_OWN, "127.0.0.1,::1" },
+        /* Loopback is, though IPv6 may be off. */
+        { NULL, "localhost", "127.0.0.1+ ::1-", NULL, MU_BIND_OWN, "127.0.0.1,::1" },
         /* A name that is loopback here may be another address elsewhere; localhost and addresses are not. */
         { NULL, "node1", "127.0.1.1+", NULL, MU_BIND_INTERFACES, "127.0.1.1,10.0.0.5,fd00::5,127.0.0.1,::1" },
         { NULL, "node1", "127.0.1.1+ 10.0.0.5+", NULL, MU_BIND_OWN, "127.0.1.1,10.0.0.5,127.0.0.1,::1" },
@@ -57,7 +61,7 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
         /* Nothing of it is here, or nothing is known. */
         { NULL, "service", "10.9.9.9-", NULL, MU_BIND_NOT_OWN, "any" },
         { NULL, "service", "", NULL, MU_BIND_NOT_OWN, "any" },
-        { NULL, "service", "10.9.9.9-", "10.1.0.5", MU_BIND_NOT_OWN, "any" },
+        { NULL, "service", "10.9.9.9-", "10.1.0.5+", MU_BIND_NOT_OWN, "any" },
         /* Whoever writes that means it. */
         { NULL, "0.0.0.0", "0.0.0.0+", NULL, MU_BIND_ASKED, "any" },
         { NULL, "::", "::+", NULL, MU_BIND_ASKED, "any" },
@@ -68,7 +72,8 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
         { "localhost", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "127.0.0.1,::1" },
         { "127.0.0.1,10.0.0.5", "10.0.0.5", "10.0.0.5+", NULL, MU_BIND_ASKED, "127.0.0.1,10.0.0.5,::1" },
     };
-    union mu_addr interfaces[2], also;
+    union mu_addr interfaces[2], also[ADDRS_MAX];
+    bool also_owned[ADDRS_MAX] = { false };
 
     (void)state;
     assert_true(mu_addr_parse("10.0.0.5", 0, &interfaces[0]) && mu_addr_parse("fd00::5", 0, &interfaces[1]));
@@ -82,7 +87,8 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
             .addrs = addrs,
             .owned = owned,
             .addrs_count = read_addrs(rows[i].addrs, addrs, owned),
-            .also = rows[i].also != NULL && mu_addr_parse(rows[i].also, 0, &also) ? &also : NULL,
+            .also = rows[i].also != NULL && read_addrs(rows[i].also, also, also_owned) == 1 ? &also[0] : NULL,
+            .also_owned = also_owned[0],
             .interfaces = interfaces,
             .interfaces_count = COUNT(interfaces),
         };
@@ -91,6 +97,31 @@ static void the_plan_follows_from_what_a_host_is_here(void **state)
         if (plan.reason != rows[i].reason || strcmp(plan.hosts, rows[i].hosts) != 0)
             fail_msg("row %zu: '%s' for reason %d", i, plan.hosts, (int)plan.reason);
     }
+}
+
+static void a_name_is_looked_up_where_nothing_else_says_where_to_listen(void **state)
+{
+    static const struct {
+        const char *bind, *host;
+        size_t known;
+        bool looks_up;
+    } rows[] = {
+        { NULL, "node1", 0, true },
+        { NULL, "10.0.0.5", 1, false },
+        { "any", "node1", 0, false },
+        { "10.0.0.5", "node1", 1, false },
+    };
+    char too_long[MU_HOST_MAX + 1];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_int_equal(mu_bind_needs_lookup(&(struct mu_bind){ .hosts = rows[i].bind }, rows[i].host, rows[i].known),
+                         rows[i].looks_up);
+    memset(too_long, 'a', sizeof too_long - 1);
+    too_long[MU_HOST_MAX] = '\0';
+    assert_false(mu_bind_needs_lookup(&(struct mu_bind){ .hosts = NULL }, too_long, 0));
+    too_long[MU_HOST_MAX - 1] = '\0';
+    assert_true(mu_bind_needs_lookup(&(struct mu_bind){ .hosts = NULL }, too_long, 0));
 }
 
 static void the_longest_plan_has_room(void **state)
@@ -111,6 +142,7 @@ static void the_longest_plan_has_room(void **state)
         assert_true(mu_addr_parse("fd00:1111:2222:3333:4444:5555:6666:7777", 0, &interfaces[i]));
     question.interfaces_count = COUNT(interfaces);
     question.also = &interfaces[0];
+    question.also_owned = true;
     mu_bind_plan(&question, &plan);
     assert_true(strlen(plan.hosts) < sizeof plan.hosts / 2);
 }
@@ -151,23 +183,17 @@ static void options_of_a_rendezvous_say_it(void **state)
 {
     struct muster_rdzv_params *params = NULL;
     struct mu_bind bind = { .hosts = "x" };
-    struct mu_bind_networks room;
     struct muster_error error;
-    const char *const *networks;
 
     (void)state;
     assert_int_equal(muster_rdzv_params_new("c10d", "h:1", "job", 1, 1, NULL, &params, NULL), 0);
     assert_int_equal(mu_bind_from_params(params, &bind, NULL), 0);
     assert_true(bind.hosts == NULL && bind.allow == NULL);
-    assert_null(mu_bind_networks(&bind, &room));
     assert_int_equal(muster_rdzv_params_set_text(params, "bind", "10.0.0.5", NULL), 0);
     assert_int_equal(muster_rdzv_params_set_text(params, "allow", "10.0.0.0/8,::1", NULL), 0);
     assert_int_equal(mu_bind_from_params(params, &bind, NULL), 0);
     assert_string_equal(bind.hosts, "10.0.0.5");
-    networks = mu_bind_networks(&bind, &room);
-    assert_string_equal(networks[0], "10.0.0.0/8");
-    assert_string_equal(networks[1], "::1");
-    assert_null(networks[2]);
+    assert_string_equal(bind.allow, "10.0.0.0/8,::1");
     assert_int_equal(muster_rdzv_params_set_text(params, "allow", "10", NULL), 0);
     assert_int_equal(mu_bind_from_params(params, &bind, &error), MUSTER_EINVAL);
     assert_non_null(strstr(error.text, "option 'allow'"));
@@ -175,6 +201,33 @@ static void options_of_a_rendezvous_say_it(void **state)
     assert_int_equal(mu_bind_from_params(params, &bind, &error), MUSTER_EINVAL);
     assert_non_null(strstr(error.text, "option 'bind'"));
     muster_rdzv_params_free(params);
+}
+
+static void a_server_lets_in_what_is_allowed_and_this_machine(void **state)
+{
+    static const struct {
+        const char *allow, *networks[3];
+    } rows[] = { { NULL, { NULL } },
+                 { "10.0.0.0/8", { "10.0.0.0/8" } },
+                 { "10.0.0.0/8,::1", { "10.0.0.0/8", "::1" } } };
+    const struct mu_bind_plan plan = { .hosts = "10.0.0.5,127.0.0.1" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct mu_bind bind = { .allow = rows[i].allow };
+        struct mu_bind_networks room;
+        struct muster_store_server_config config = mu_bind_server_config(&bind, &plan, 4711, &room);
+        size_t count = 0;
+
+        assert_int_equal(config.size, sizeof config);
+        assert_string_equal(config.host, plan.hosts);
+        assert_int_equal(config.port, 4711);
+        assert_true(config.allow_own);
+        assert_true((config.allow == NULL) == (rows[i].allow == NULL));
+        for (; rows[i].networks[count] != NULL; count++)
+            assert_string_equal(config.allow[count], rows[i].networks[count]);
+        assert_true(config.allow == NULL || config.allow[count] == NULL);
+    }
 }
 
 static bool covers(const char *hosts, const char *text)
@@ -319,9 +372,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_follows_from_what_a_host_is_here),
+        cmocka_unit_test(a_name_is_looked_up_where_nothing_else_says_where_to_listen),
         cmocka_unit_test(the_longest_plan_has_room),
         cmocka_unit_test(what_the_user_says_is_checked),
         cmocka_unit_test(options_of_a_rendezvous_say_it),
+        cmocka_unit_test(a_server_lets_in_what_is_allowed_and_this_machine),
         cmocka_unit_test(what_is_bound_covers_addresses),
         cmocka_unit_test(the_first_bound_address_is_one_for_others),
         cmocka_unit_test(an_address_that_others_were_told_is_needed),

@@ -2,12 +2,64 @@
 #include "handler/blocking_rdzv.h"
 #include "pure.h"
 
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 
 #define OUT MU_BLOCKING_OUT
 #define MEMBER MU_BLOCKING_MEMBER
 #define BROKEN MU_BLOCKING_BROKEN
 #define REMOVED MU_BLOCKING_REMOVED
+
+/* What came of it: the steps of a call, its result, what is logged and what is recorded. */
+static char told[512];
+
+static void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void tell(const char *format, ...)
+{
+    size_t len = strlen(told);
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(told + len, sizeof told - len, format, args);
+    va_end(args);
+}
+
+static void hear_line(void *ctx, enum muster_log_level level, const char *line)
+{
+    (void)ctx;
+    if (level == MUSTER_LOG_WARNING)
+        tell(", warns: %s", line);
+}
+
+static void hear_record(void *ctx, const struct muster_event_record *record)
+{
+    (void)ctx;
+    tell(", records %s", strrchr(record->name, '.') + 1);
+    if (record->node_state != MUSTER_NODE_FAILED || strcmp(record->run_id, "job") != 0)
+        tell(" of %s as %s", record->run_id, muster_node_state_name(record->node_state));
+    tell(record->local_id < 0 ? " of this host" : " of %s", record->hostname);
+}
+
+static int listen_all(void **state)
+{
+    (void)state;
+    muster_log_set_sink(hear_line, NULL);
+    muster_events_set_sink(hear_record, NULL);
+    told[0] = '\0';
+    return 0;
+}
+
+static int listen_no_more(void **state)
+{
+    (void)state;
+    muster_log_set_sink(NULL, NULL);
+    muster_events_set_sink(NULL, NULL);
+    return 0;
+}
+
+/* ---- What is remembered ---- */
 
 static void every_event_in_every_standing(void **state)
 {
@@ -40,14 +92,29 @@ static void every_event_in_every_standing(void **state)
         for (int standing = OUT; standing <= (int)REMOVED; standing++) {
             struct mu_blocking_seen seen = { .standing = (enum mu_blocking_standing)standing };
 
-            assert_int_equal(mu_blocking_must_warn(&seen, &event),
-                             event.type == MUSTER_RDZV_BACKEND_DOWN &&
-                                 (seen.standing == MEMBER || seen.standing == BROKEN));
+            told[0] = '\0';
+            mu_blocking_warn(&seen, &event, "job");
+            assert_int_equal(told[0] != '\0', event.type == MUSTER_RDZV_BACKEND_DOWN &&
+                                                  (seen.standing == MEMBER || seen.standing == BROKEN));
             mu_blocking_see(&seen, &event);
             assert_int_equal(seen.standing, rows[i].after[standing]);
             assert_int_equal(seen.closed, event.type == MUSTER_RDZV_CLOSED);
         }
     }
+}
+
+static void a_heartbeat_that_could_not_be_sent_is_logged(void **state)
+{
+    const struct mu_blocking_seen seen = { .standing = MEMBER };
+    const struct muster_error error = { .code = MUSTER_ELOST, .text = "the store is gone" };
+
+    (void)state;
+    mu_blocking_warn(&seen, &(struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN, .error = &error }, "job");
+    assert_string_equal(told, ", warns: rendezvous 'job': could not send a heartbeat: the store is gone; trying again");
+    told[0] = '\0';
+    mu_blocking_warn(&seen, &(struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN }, "job");
+    assert_string_equal(told, ", warns: rendezvous 'job': could not send a heartbeat: the back end does not answer; "
+                              "trying again");
 }
 
 static void a_call_is_answered_by_its_event_or_its_failure_alone(void **state)
@@ -97,163 +164,168 @@ static void what_was_seen_closed_stays_closed(void **state)
     assert_false(mu_blocking_is_known(MU_BLOCKING_IS_CLOSED, &seen));
 }
 
-/* The steps of the call, then what came of it. Each step is answered by the next code. */
-static const char *trace(struct mu_blocking_call *call, struct mu_blocking_seen seen, const int codes[3],
-                         struct mu_blocking_answer answer, char text[static 128])
+/* ---- Calls ---- */
+
+struct row {
+    enum mu_blocking_call_kind kind;
+    enum mu_blocking_standing standing;
+    enum mu_blocking_store_kind store;
+    const char *expected;
+    bool is_closed; /* this is known before the call */
+    int codes[3];   /* answers to its steps, one after the other; all of them say: */
+    bool says_closed;
+    int64_t says_count;
+};
+
+/* The rest is zero, unless it is given: nothing is known, no step fails, nothing is closed, nobody waits. */
+#define ROW(name, before, text, ...)                                                                                   \
+    {                                                                                                                  \
+        .kind = MU_BLOCKING_##name, .standing = (before), .expected = (text), __VA_ARGS__                              \
+    }
+
+/* Each step is answered by the next code. */
+static void run_call(const struct row *row)
 {
     static const char *const names[] = { [MU_BLOCKING_DO_JOIN] = "join",
                                          [MU_BLOCKING_DO_CLOSE] = "close",
                                          [MU_BLOCKING_DO_LOOK] = "look",
                                          [MU_BLOCKING_DO_LEAVE] = "leave",
                                          [MU_BLOCKING_DO_LEAVE_SOON] = "leave soon",
-                                         [MU_BLOCKING_DO_OPEN_STORES] = "open" };
+                                         [MU_BLOCKING_DO_OPEN_TCP] = "connect",
+                                         [MU_BLOCKING_DO_OPEN_GIVEN] = "open" };
+    static const struct muster_node self = { "me", 7, 3 };
+    const struct mu_blocking_seen seen = { row->standing, row->is_closed };
+    struct mu_blocking_answer answer = { .closed = row->says_closed, .count = row->says_count, .info = { .round = 9 } };
+    struct mu_blocking_call call = { .kind = row->kind, .store = row->store };
     enum mu_blocking_step step;
-    int used = 0;
 
-    for (size_t i = 0; (step = mu_blocking_next(call, &seen, &answer)) != MU_BLOCKING_DO_RETURN; i++) {
-        assert_true(i < 3);
-        used += snprintf(text + used, 128 - (size_t)used, "%s, ", names[step]);
-        answer.error.code = codes[i];
+    told[0] = '\0';
+    for (size_t i = 0; (step = mu_blocking_next(&call, &seen, &answer)) != MU_BLOCKING_DO_RETURN; i++) {
+        assert_true(i < COUNT(row->codes));
+        tell("%s, ", names[step]);
+        answer.error.code = row->codes[i];
+        (void)snprintf(answer.error.text, sizeof answer.error.text, "why");
     }
-    (void)snprintf(text + used, 128 - (size_t)used, "%s%s%s", call->rc < 0 ? "fails" : "works",
-                   call->rc == 0 && call->result.error.code < 0 ? " with an error" : "", call->warns ? ", warns" : "");
-    return text;
+    tell("%s%s", call.rc < 0 ? "fails" : "works", call.result.closed ? ", closed" : "");
+    if (call.rc == 0 && call.result.count != 0)
+        tell(", %d waiting", (int)call.result.count);
+    mu_blocking_report(&call, "job", &self);
 }
 
 /* Every call, by what is known before it and by the answers to its steps. */
 static void each_call_takes_its_steps_and_tells_what_came_of_them(void **state)
 {
-    enum { LOST = MUSTER_ELOST, GONE = MUSTER_ECONNECT, LATE = MUSTER_ERDZV_TIMEOUT, NONE = -1 };
-    static const struct {
-        enum mu_blocking_call_kind kind;
-        enum mu_blocking_standing standing;
-        bool closed;
-        int codes[3];
-        bool answer_closed;
-        int64_t answer_count;
-        const char *expected;
-        bool told_closed;
-        int64_t told_count;
-        int record;
-    } rows[] = {
-        { MU_BLOCKING_NEXT, OUT, false, { 0 }, false, 0, "join, open, works", false, 0, NONE },
-        { MU_BLOCKING_NEXT, OUT, false, { LOST }, false, 0, "join, fails", false, 0, NONE },
-        { MU_BLOCKING_NEXT,
-          OUT,
-          false,
-          { 0, GONE, LOST },
-          false,
-          0,
-          "join, open, leave, fails",
-          false,
-          0,
-          MU_RDZV_TRACE_JOIN_FAILED },
+    enum { LOST = MUSTER_ELOST, GONE = MUSTER_ECONNECT, LATE = MUSTER_ERDZV_TIMEOUT };
+    static const struct row rows[] = {
+        ROW(NEXT, OUT, "join, works"),
+        ROW(NEXT, OUT, "join, open, works", .store = MU_BLOCKING_STORE_GIVEN),
+        ROW(NEXT, OUT, "join, connect, works", .store = MU_BLOCKING_STORE_FIXED),
+        ROW(NEXT, OUT, "join, connect, works", .store = MU_BLOCKING_STORE_MOVES),
+        ROW(NEXT, OUT, "join, fails", .codes = { LOST }, .store = MU_BLOCKING_STORE_GIVEN),
+        ROW(NEXT, OUT, "join, connect, leave, fails, records next_rendezvous of me", .codes = { 0, GONE, LOST },
+            .store = MU_BLOCKING_STORE_FIXED),
+        ROW(NEXT, OUT, "join, open, leave, fails, records next_rendezvous of me", .codes = { 0, MUSTER_ENOMEM },
+            .store = MU_BLOCKING_STORE_GIVEN),
 
-        { MU_BLOCKING_IS_CLOSED, MEMBER, false, { 0 }, false, 0, "look, works", false, 0, NONE },
-        { MU_BLOCKING_IS_CLOSED, MEMBER, false, { 0 }, true, 0, "look, works", true, 0, NONE },
-        { MU_BLOCKING_IS_CLOSED, MEMBER, true, { 0 }, false, 0, "works", true, 0, NONE },
-        { MU_BLOCKING_IS_CLOSED,
-          MEMBER,
-          false,
-          { LOST },
-          false,
-          0,
-          "look, fails",
-          false,
-          0,
-          MU_RDZV_TRACE_IS_CLOSED_FAILED },
+        ROW(IS_CLOSED, MEMBER, "look, works"),
+        ROW(IS_CLOSED, MEMBER, "look, works, closed", .says_closed = true),
+        ROW(IS_CLOSED, MEMBER, "works, closed", .is_closed = true),
+        ROW(IS_CLOSED, MEMBER, "look, fails, records is_closed of me", .codes = { LOST }),
 
-        { MU_BLOCKING_SET_CLOSED, OUT, false, { 0 }, false, 0, "close, works", false, 0, NONE },
-        { MU_BLOCKING_SET_CLOSED, OUT, true, { 0 }, false, 0, "works", true, 0, NONE },
-        { MU_BLOCKING_SET_CLOSED,
-          OUT,
-          false,
-          { LOST },
-          false,
-          0,
-          "close, fails",
-          false,
-          0,
-          MU_RDZV_TRACE_SET_CLOSED_FAILED },
+        ROW(SET_CLOSED, OUT, "close, works"),
+        ROW(SET_CLOSED, OUT, "works, closed", .is_closed = true),
+        ROW(SET_CLOSED, OUT, "close, fails, records set_closed of me", .codes = { LOST }),
 
         /* A broken round calls for the next one. */
-        { MU_BLOCKING_NODES_WAITING, OUT, true, { 0 }, false, 0, "look, works", false, 0, NONE },
-        { MU_BLOCKING_NODES_WAITING, OUT, false, { 0 }, false, 3, "look, works", false, 3, NONE },
-        { MU_BLOCKING_NODES_WAITING, MEMBER, false, { 0 }, false, 2, "look, works", false, 2, NONE },
-        { MU_BLOCKING_NODES_WAITING, BROKEN, false, { 0 }, false, 0, "look, works", false, 1, NONE },
-        { MU_BLOCKING_NODES_WAITING, BROKEN, false, { 0 }, false, 4, "look, works", false, 4, NONE },
-        { MU_BLOCKING_NODES_WAITING, BROKEN, false, { LOST }, false, 9, "look, works", false, 1, NONE },
-        { MU_BLOCKING_NODES_WAITING, REMOVED, false, { 0 }, false, 0, "look, works", false, 1, NONE },
-        { MU_BLOCKING_NODES_WAITING, REMOVED, false, { 0 }, false, 2, "look, works", false, 2, NONE },
-        { MU_BLOCKING_NODES_WAITING,
-          OUT,
-          false,
-          { LOST },
-          false,
-          0,
-          "look, fails",
-          false,
-          0,
-          MU_RDZV_TRACE_NODES_WAITING_FAILED },
-        { MU_BLOCKING_NODES_WAITING,
-          MEMBER,
-          false,
-          { LOST },
-          false,
-          0,
-          "look, fails",
-          false,
-          0,
-          MU_RDZV_TRACE_NODES_WAITING_FAILED },
+        ROW(NODES_WAITING, OUT, "look, works", .is_closed = true),
+        ROW(NODES_WAITING, OUT, "look, works, 3 waiting", .says_count = 3),
+        ROW(NODES_WAITING, MEMBER, "look, works, 2 waiting", .says_count = 2),
+        ROW(NODES_WAITING, BROKEN, "look, works, 1 waiting"),
+        ROW(NODES_WAITING, BROKEN, "look, works, 4 waiting", .says_count = 4),
+        ROW(NODES_WAITING, BROKEN, "look, works, 1 waiting", .codes = { LOST }, .says_count = 9),
+        ROW(NODES_WAITING, REMOVED, "look, works, 1 waiting"),
+        ROW(NODES_WAITING, REMOVED, "look, works, 2 waiting", .says_count = 2),
+        ROW(NODES_WAITING, OUT, "look, fails, records num_nodes_waiting of me", .codes = { LOST }),
+        ROW(NODES_WAITING, MEMBER, "look, fails, records num_nodes_waiting of me", .codes = { LOST }),
 
         /* Closed first, then left. Errors of the rendezvous are told as "not closed". */
-        { MU_BLOCKING_SHUT_DOWN, OUT, false, { 0 }, false, 0, "close, works", true, 0, NONE },
-        { MU_BLOCKING_SHUT_DOWN, OUT, true, { 0 }, false, 0, "works", true, 0, NONE },
-        { MU_BLOCKING_SHUT_DOWN, REMOVED, true, { 0 }, false, 0, "works", true, 0, NONE },
-        { MU_BLOCKING_SHUT_DOWN, MEMBER, true, { 0 }, false, 0, "leave soon, works", true, 0, NONE },
-        { MU_BLOCKING_SHUT_DOWN, BROKEN, false, { 0, LOST }, false, 0, "close, leave soon, works", true, 0, NONE },
-        { MU_BLOCKING_SHUT_DOWN,
-          MEMBER,
-          false,
-          { LATE },
-          false,
-          0,
-          "close, leave soon, works with an error, warns",
-          false,
-          0,
-          MU_RDZV_TRACE_SHUTDOWN_FAILED },
-        { MU_BLOCKING_SHUT_DOWN,
-          OUT,
-          false,
-          { MUSTER_ENOMEM },
-          false,
-          0,
-          "close, fails, warns",
-          false,
-          0,
-          MU_RDZV_TRACE_SHUTDOWN_FAILED },
+        ROW(SHUT_DOWN, OUT, "close, works, closed"),
+        ROW(SHUT_DOWN, OUT, "works, closed", .is_closed = true),
+        ROW(SHUT_DOWN, REMOVED, "works, closed", .is_closed = true),
+        ROW(SHUT_DOWN, MEMBER, "leave soon, works, closed", .is_closed = true),
+        ROW(SHUT_DOWN, BROKEN, "close, leave soon, works, closed", .codes = { 0, LOST }),
+        ROW(SHUT_DOWN, MEMBER,
+            "close, leave soon, works, warns: rendezvous 'job': could not be shut down: why, records shutdown of me",
+            .codes = { LATE }),
+        ROW(SHUT_DOWN, OUT,
+            "close, fails, warns: rendezvous 'job': could not be shut down: why, records shutdown of me",
+            .codes = { MUSTER_ENOMEM }),
 
-        { MU_BLOCKING_FREE, OUT, false, { 0 }, false, 0, "works", false, 0, NONE },
-        { MU_BLOCKING_FREE, REMOVED, false, { 0 }, false, 0, "works", false, 0, NONE },
-        { MU_BLOCKING_FREE, MEMBER, false, { 0 }, false, 0, "leave soon, works", false, 0, NONE },
-        { MU_BLOCKING_FREE, BROKEN, false, { LOST }, false, 0, "leave soon, works", false, 0, NONE },
+        ROW(FREE, OUT, "works"),
+        ROW(FREE, REMOVED, "works"),
+        ROW(FREE, MEMBER, "leave soon, works"),
+        ROW(FREE, BROKEN, "leave soon, works", .codes = { LOST }),
     };
 
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
-        const struct mu_blocking_seen seen = { rows[i].standing, rows[i].closed };
-        const struct mu_blocking_answer answer = { .closed = rows[i].answer_closed, .count = rows[i].answer_count };
-        struct mu_blocking_call call = { .kind = rows[i].kind };
-        char text[128];
-
-        assert_string_equal(trace(&call, seen, rows[i].codes, answer, text), rows[i].expected);
-        assert_int_equal(call.result.closed, rows[i].told_closed);
-        if (call.rc == 0)
-            assert_int_equal(call.result.count, rows[i].told_count);
-        assert_int_equal(call.records, rows[i].record != NONE);
-        if (call.records)
-            assert_int_equal(call.failed_as, rows[i].record);
+        run_call(&rows[i]);
+        assert_string_equal(told, rows[i].expected);
     }
+}
+
+static void a_node_without_a_name_is_recorded_by_its_host(void **state)
+{
+    static const struct mu_blocking_call call = { .kind = MU_BLOCKING_IS_CLOSED,
+                                                  .did = MU_BLOCKING_DO_LOOK,
+                                                  .result = { .error = { .code = MUSTER_ELOST } } };
+
+    (void)state;
+    mu_blocking_report(&call, "job", &(struct muster_node){ .name = NULL });
+    assert_string_equal(told, ", records is_closed of this host");
+}
+
+static void a_handler_that_uses_something_of_the_users_is_waited_for(void **state)
+{
+    (void)state;
+    assert_int_equal(mu_blocking_end_ms(true), -1);
+    assert_int_equal(mu_blocking_end_ms(false), 1000);
+}
+
+/* ---- Stores ---- */
+
+static void a_store_that_cannot_be_opened_says_for_which_round(void **state)
+{
+    static const struct {
+        int code, told_as;
+    } rows[] = { { MUSTER_ECONNECT, MUSTER_ERDZV_CONNECTION }, { MUSTER_ENOMEM, MUSTER_ENOMEM } };
+    const struct mu_blocking_seen seen = { .standing = MEMBER };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_blocking_call call = { .kind = MU_BLOCKING_NEXT, .did = MU_BLOCKING_DO_OPEN_TCP };
+        const struct mu_blocking_answer answer = { .info = { .round = 9 },
+                                                   .error = { .code = rows[i].code, .text = "why" } };
+
+        assert_int_equal(mu_blocking_next(&call, &seen, &answer), MU_BLOCKING_DO_LEAVE);
+        assert_int_equal(mu_blocking_next(&call, &seen, &answer), MU_BLOCKING_DO_RETURN);
+        assert_int_equal(call.rc, rows[i].told_as);
+        assert_string_equal(call.result.error.text, "open the store of round 9: why");
+    }
+}
+
+static void a_view_shows_the_keys_of_its_round(void **state)
+{
+    char text[MU_BLOCKING_PREFIX_MAX], expected[MU_BLOCKING_PREFIX_MAX], run_id[MU_RDZV_RUN_ID_MAX + 1];
+
+    (void)state;
+    mu_blocking_prefix("job", 0, text);
+    assert_string_equal(text, "torch.rendezvous.job.0");
+    memset(run_id, 'x', sizeof run_id - 1);
+    run_id[sizeof run_id - 1] = '\0';
+    (void)snprintf(expected, sizeof expected, "torch.rendezvous.%s.%lld", run_id, (long long)INT64_MAX);
+    mu_blocking_prefix(run_id, INT64_MAX, text);
+    assert_string_equal(text, expected);
 }
 
 static void errors_of_a_connection_are_told_as_such(void **state)
@@ -268,40 +340,156 @@ static void the_store_of_a_round_is_found_by_its_back_end(void **state)
 {
     static const struct {
         const char *backend, *endpoint, *options;
+        bool is_given;
         int rc, kind;
         const char *host;
         int port;
         int64_t timeout_ms;
         bool is_dynamic;
     } rows[] = {
-        { "c10d", "host:1234", "", 0, MU_BLOCKING_STORE_FIXED, "host", 1234, 60000, true },
-        { "c10d", "host", "read_timeout=7", 0, MU_BLOCKING_STORE_FIXED, "host", 29400, 7000, true },
-        { "c10d", "host:0", "", MUSTER_EINVAL, MU_BLOCKING_STORE_FIXED, "host", 0, 60000, true },
-        { "c10d", "host:1", "read_timeout=0", MUSTER_EINVAL, MU_BLOCKING_STORE_FIXED, "host", 0, 60000, true },
-        { "etcd-v3", "host:0", "", 0, MU_BLOCKING_STORE_MOVES, "", 0, 60000, false },
-        { "etcd-v2", "host:0", "", 0, MU_BLOCKING_STORE_GIVEN, "", 0, 60000, true },
-        { "mine", "", "", 0, MU_BLOCKING_STORE_GIVEN, "", 0, 60000, false },
+        { "c10d", "host:1234", "", false, 0, MU_BLOCKING_STORE_FIXED, "host", 1234, 60000, true },
+        { "c10d", "host", "read_timeout=7", false, 0, MU_BLOCKING_STORE_FIXED, "host", 29400, 7000, true },
+        { "c10d", "host:0", "", false, MUSTER_EINVAL, MU_BLOCKING_STORE_FIXED, "host", 0, 60000, true },
+        { "c10d", "host:1", "read_timeout=0", false, MUSTER_EINVAL, MU_BLOCKING_STORE_FIXED, "host", 0, 60000, true },
+        { "etcd-v3", "host:0", "", false, 0, MU_BLOCKING_STORE_MOVES, "", 0, 60000, false },
+        { "etcd-v2", "host:0", "", true, 0, MU_BLOCKING_STORE_GIVEN, "", 0, 60000, true },
+        { "etcd", "host:0", "", true, 0, MU_BLOCKING_STORE_GIVEN, "", 0, 60000, false },
+        { "mine", "", "", false, 0, MU_BLOCKING_STORE_NONE, "", 0, 60000, false },
     };
 
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         struct muster_rdzv_params *params = NULL;
         struct mu_blocking_store store;
+        struct mu_dynamic_config config;
+        struct muster_error error;
 
         assert_int_equal(muster_rdzv_params_new(rows[i].backend, rows[i].endpoint, "job", 1, 1, NULL, &params, NULL),
                          0);
         assert_int_equal(muster_rdzv_params_set_options(params, rows[i].options, NULL), 0);
-        assert_int_equal(mu_blocking_find_store(rows[i].backend, params, &store, NULL), rows[i].rc);
+        assert_int_equal(mu_blocking_find_store(rows[i].backend, params, rows[i].is_given, &store, NULL), rows[i].rc);
         assert_int_equal(store.kind, rows[i].kind);
         assert_string_equal(store.host, rows[i].host);
         assert_int_equal(store.port, rows[i].port);
         assert_int_equal(store.timeout_ms, rows[i].timeout_ms);
-        assert_int_equal(mu_blocking_check_dynamic(rows[i].backend, NULL), rows[i].is_dynamic ? 0 : MUSTER_EINVAL);
+        assert_int_equal(mu_blocking_read_settings(rows[i].backend, params, &config, &error),
+                         rows[i].is_dynamic ? 0 : MUSTER_EINVAL);
+        if (!rows[i].is_dynamic)
+            assert_non_null(strstr(error.text, "is not a dynamic one"));
         assert_int_equal(mu_blocking_store_has_moved(&store, &(struct muster_rdzv_event){ .type = MUSTER_RDZV_JOINED }),
                          rows[i].kind == MU_BLOCKING_STORE_MOVES);
         assert_false(mu_blocking_store_has_moved(&store, &(struct muster_rdzv_event){ .type = MUSTER_RDZV_LEFT }));
         muster_rdzv_params_free(params);
     }
+}
+
+/* ---- New, and settings ---- */
+
+static int never_get(struct muster_rdzv_backend *backend, bool *ret_found, struct muster_bytes *ret_state,
+                     struct muster_bytes *ret_token, struct muster_error *reterr)
+{
+    (void)backend;
+    *ret_found = false;
+    *ret_state = *ret_token = (struct muster_bytes){ NULL, 0 };
+    return mu_fail(reterr, MUSTER_EINTERNAL, "nobody asks");
+}
+
+static int never_set(struct muster_rdzv_backend *backend, struct muster_slice state, struct muster_slice token,
+                     bool *ret_found, struct muster_bytes *ret_state, struct muster_bytes *ret_token, bool *ret_set,
+                     struct muster_error *reterr)
+{
+    (void)state;
+    (void)token;
+    *ret_set = false;
+    return never_get(backend, ret_found, ret_state, ret_token, reterr);
+}
+
+static const struct muster_store_ops store_ops = { .size = sizeof store_ops, .name = "mine" };
+static const struct muster_store user_store = { &store_ops, 1000 };
+static const struct muster_rdzv_backend_ops backend_ops = {
+    .size = sizeof backend_ops, .name = "mine", .get_state = never_get, .set_state = never_set
+};
+static const struct muster_rdzv_backend user_backend = { &backend_ops };
+
+static void a_users_back_end_gets_what_its_settings_leave_open(void **state)
+{
+    static const struct {
+        const char *given, *name;
+    } names[] = { { NULL, NULL }, { "", NULL }, { "node7", "node7" } };
+    static const struct muster_rdzv_settings settings = {
+        .size = sizeof settings, .run_id = "job", .min_nodes = 2, .max_nodes = 3, .timeout = { .join_ms = 70 }
+    };
+    struct muster_rdzv_params *params = NULL;
+    struct mu_dynamic_config config;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        assert_int_equal(mu_blocking_settle(&settings, &user_store, &user_backend, names[i].given, &config, NULL), 0);
+        assert_true(names[i].name == NULL ? config.local_addr == NULL : strcmp(config.local_addr, names[i].name) == 0);
+        assert_true(strcmp(config.backend, "mine") == 0 && strcmp(config.run_id, "job") == 0);
+        assert_int_equal(config.dialect.habits, MU_DOC_DIALECT_2_X.habits);
+        assert_int_equal(config.request_timeout_ms, 60000);
+        assert_true(config.settings.join_ms == 70 && config.settings.nodes_max == 3 && config.use_agent_store);
+    }
+    assert_int_equal(muster_rdzv_params_new("mine", "", "job", 2, 3, "node7", &params, NULL), 0);
+    assert_int_equal(muster_rdzv_params_set_options(params, "join_timeout=70,dialect=1.13", NULL), 0);
+    assert_int_equal(mu_blocking_read_params(params, &user_store, &user_backend, &config, NULL), 0);
+    assert_true(strcmp(config.backend, "mine") == 0 && strcmp(config.run_id, "job") == 0);
+    assert_string_equal(config.local_addr, "node7");
+    assert_int_equal(config.dialect.habits, MU_HABITS_1_13);
+    assert_int_equal(config.request_timeout_ms, 60000);
+    assert_int_equal(config.settings.join_ms, 70000);
+    muster_rdzv_params_free(params);
+}
+
+/* Its settings are looked at before its parts, and the error says what it was for. */
+static void a_users_back_end_that_cannot_be_used_is_named(void **state)
+{
+    static const struct muster_rdzv_settings good = {
+        .size = sizeof good, .run_id = "job", .min_nodes = 1, .max_nodes = 1
+    };
+    static const struct muster_rdzv_settings bad = { .size = 0 };
+    static const struct {
+        const struct muster_rdzv_settings *settings;
+        const struct muster_store *store;
+        const struct muster_rdzv_backend *backend;
+        const char *text;
+    } rows[] = {
+        { NULL, NULL, NULL, "make a dynamic rendezvous: the size of the settings is not set" },
+        { &bad, NULL, NULL, "make a dynamic rendezvous: the size of the settings is not set" },
+        { &good, NULL, NULL, "make a dynamic rendezvous: a rendezvous back end with a name is needed" },
+        { &good, NULL, &user_backend,
+          "make a dynamic rendezvous: a store is needed, which the members of a round share" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_error error = { .code = 0 }, ret = { .code = 0 };
+        struct mu_dynamic_config config;
+        int rc = mu_blocking_settle(rows[i].settings, rows[i].store, rows[i].backend, "node7", &config, &error);
+
+        assert_int_equal(mu_blocking_create_failed(&config, rc, &error, &ret), MUSTER_EINVAL);
+        assert_string_equal(ret.text, rows[i].text);
+    }
+}
+
+static void settings_are_told_as_far_as_there_is_room(void **state)
+{
+    const struct mu_dynamic_config config = { .run_id = "job",
+                                              .settings = { .nodes_min = 2, .nodes_max = 3, .join_ms = 70 },
+                                              .bind = { .hosts = "any", .allow = "10.0.0.0/8" } };
+    struct muster_rdzv_settings whole = { .size = sizeof whole }, none = { .size = 0 },
+                                older = { .size = offsetof(struct muster_rdzv_settings, timeout), .allow = "left" };
+    struct muster_error error;
+
+    (void)state;
+    assert_int_equal(mu_blocking_tell_settings(&config, &whole, &error), 0);
+    assert_true(whole.size == sizeof whole && whole.max_nodes == 3 && whole.timeout.join_ms == 70);
+    assert_true(strcmp(whole.bind, "any") == 0 && strcmp(whole.allow, "10.0.0.0/8") == 0 && whole.no_agent_store);
+    assert_int_equal(mu_blocking_tell_settings(&config, &older, &error), 0);
+    assert_true(older.max_nodes == 3 && older.timeout.join_ms == 0 && strcmp(older.allow, "left") == 0);
+    assert_int_equal(mu_blocking_tell_settings(&config, &none, &error), MUSTER_EINVAL);
+    assert_string_equal(error.text, "the size of the settings is not set");
 }
 
 /* The store that the first handler may host goes on there. */
@@ -321,6 +509,7 @@ static void a_second_handler_does_not_host_and_needs_a_first_one_outside_of_a_ro
         { "etcd-v3", OUT, 0, false },
         { "mine", OUT, 0, false },
     };
+    struct muster_error error;
 
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
@@ -336,17 +525,31 @@ static void a_second_handler_does_not_host_and_needs_a_first_one_outside_of_a_ro
             assert_false(value.boolean);
         muster_rdzv_params_free(params);
     }
+    assert_int_equal(mu_blocking_check_twin("static", false, &error), 0);
+    assert_int_equal(mu_blocking_check_twin("static", true, &error), MUSTER_EINVAL);
+    assert_string_equal(
+        error.text, "the rendezvous handler 'static' is in a round already; an agent needs one that has not joined");
 }
+
+#define LISTENS(test) cmocka_unit_test_setup_teardown(test, listen_all, listen_no_more)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_event_in_every_standing),
+        LISTENS(every_event_in_every_standing),
+        LISTENS(a_heartbeat_that_could_not_be_sent_is_logged),
         cmocka_unit_test(a_call_is_answered_by_its_event_or_its_failure_alone),
         cmocka_unit_test(what_was_seen_closed_stays_closed),
-        cmocka_unit_test(each_call_takes_its_steps_and_tells_what_came_of_them),
+        LISTENS(each_call_takes_its_steps_and_tells_what_came_of_them),
+        LISTENS(a_node_without_a_name_is_recorded_by_its_host),
+        cmocka_unit_test(a_handler_that_uses_something_of_the_users_is_waited_for),
+        cmocka_unit_test(a_store_that_cannot_be_opened_says_for_which_round),
+        cmocka_unit_test(a_view_shows_the_keys_of_its_round),
         cmocka_unit_test(errors_of_a_connection_are_told_as_such),
         cmocka_unit_test(the_store_of_a_round_is_found_by_its_back_end),
+        cmocka_unit_test(a_users_back_end_gets_what_its_settings_leave_open),
+        cmocka_unit_test(a_users_back_end_that_cannot_be_used_is_named),
+        cmocka_unit_test(settings_are_told_as_far_as_there_is_room),
         cmocka_unit_test(a_second_handler_does_not_host_and_needs_a_first_one_outside_of_a_round),
     };
 

@@ -57,14 +57,18 @@ static int show(char *text, size_t room, const struct mu_boot_effect *e)
     switch (e->type) {
     case MU_BOOT_DO_OPEN_STORE:
         return show_place(text, room, "open", e);
-    case MU_BOOT_DO_KEEP_STORE:
-        return show_place(text, room, "keep", e);
+    case MU_BOOT_DO_RENEW_STORE:
+        return show_place(text, room, "renew", e);
+    case MU_BOOT_DO_OPEN_AGENTS:
+        return show_place(text, room, "open for agents", e);
     case MU_BOOT_DO_FREE_PORT:
         return show_place(text, room, "free port", e);
     case MU_BOOT_DO_REACH:
         return snprintf(text, room, "reach %s %u %" PRIu64, e->addr, e->port, e->wait_ms);
     case MU_BOOT_DO_CLOSE_STORE:
         return snprintf(text, room, "close");
+    case MU_BOOT_DO_CLOSE_AGENTS:
+        return snprintf(text, room, "close the agents'");
     case MU_BOOT_DO_CHECK_SELF:
         return snprintf(text, room, "self %s %u %" PRIu64, e->addr, e->port, e->wait_ms);
     case MU_BOOT_DO_GET:
@@ -77,8 +81,9 @@ static int show(char *text, size_t room, const struct mu_boot_effect *e)
         return snprintf(text, room, "done '%s' %u", e->addr, e->port);
     case MU_BOOT_DO_FAIL:
         return snprintf(text, room, "fail %s: %s", muster_error_name(e->error->code), e->error->text);
-    case MU_BOOT_DO_WARN:
-        return snprintf(text, room, "warn: %s", e->text);
+    case MU_BOOT_DO_SAY:
+        assert_true(e->level == MUSTER_LOG_WARNING || e->level == MUSTER_LOG_DEBUG);
+        return snprintf(text, room, "%s: %s", e->level == MUSTER_LOG_WARNING ? "warn" : "debug", e->text);
     }
     return 0;
 }
@@ -228,9 +233,9 @@ static void with_a_stock_member_one_listener_stays_for_good(void **state)
 
     assert_string_equal(start(s, T0, ours(0, 0)), "open");
     publishes(s, T0, 4711);
-    assert_string_equal(start(s, T0, mixed(1, 0, true, "a_1_1")), "keep");
+    assert_string_equal(start(s, T0, mixed(1, 0, true, "a_1_1")), "renew");
     publishes(s, T0, 4711);
-    assert_string_equal(start(s, T0, ours(2, 0)), "keep");
+    assert_string_equal(start(s, T0, ours(2, 0)), "renew");
     publishes(s, T0, 4711);
     assert_string_equal(start(s, T0, ours(3, 1)), "get " K(3, "ADDR") " 2000");
     assert_string_equal(plain(s, MU_BOOT_ON_STOP, T0), "");
@@ -273,7 +278,7 @@ static void workers_that_meet_in_the_rendezvous_store_need_no_other(void **state
         there.met_at = "127.0.0.1";
         assert_string_equal(start(s, T0, there), "done '127.0.0.1' 29400");
     }
-    assert_string_equal(start(s, T0, ours(6, 0)), "keep");
+    assert_string_equal(start(s, T0, ours(6, 0)), "open");
 }
 
 static void an_endpoint_that_is_too_long_to_be_met_at_is_an_error(void **state)
@@ -295,11 +300,13 @@ static void a_free_port_leaves_the_kept_listener_alone(void **state)
     struct mu_boot_start old = mixed(2, 0, true, "a_1_1");
 
     old.old_dialect = true;
-    assert_string_equal(start(s, T0, mixed(1, 0, true, "a_1_1")), "keep");
+    assert_string_equal(start(s, T0, mixed(1, 0, true, "a_1_1")), "open");
     publishes(s, T0, 4711);
     assert_string_equal(start(s, T0, old), "free port");
     assert_non_null(strstr(failed(s, MU_BOOT_ON_LISTEN_FAILED, T0, MUSTER_ESYSTEM, "no"), "fail ESYSTEM"));
-    assert_true(s->boot.store_open);
+    assert_string_equal(start(s, T0, ours(3, 0)), "renew");
+    assert_non_null(strstr(failed(s, MU_BOOT_ON_LISTEN_FAILED, T0, MUSTER_ENOMEM, "no"), "fail ENOMEM"));
+    assert_string_equal(start(s, T0, ours(4, 0)), "renew"); /* it still listens */
 }
 
 static void the_address_is_the_best_that_is_known(void **state)
@@ -344,7 +351,7 @@ static void the_address_is_the_best_that_is_known(void **state)
 
         configure(s, (struct mu_boot_config){ .use_agent_store = true,
                                               .local_addr = rows[i].local_addr,
-                                              .standalone = rows[i].standalone,
+                                              .nodes_max = rows[i].standalone ? 1 : 2,
                                               .at_localhost = rows[i].at_localhost,
                                               .no_localhost = rows[i].no_localhost });
         round.own_addr = rows[i].own;
@@ -900,29 +907,98 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
+/* What rank 0 opens, by what there is. */
 static void a_store_is_opened_renewed_or_left_to_worker_0(void **state)
 {
     static const struct {
-        enum mu_boot_effect_type type;
-        bool agents_store, has_store;
-        enum mu_boot_listening how;
+        bool use_agent_store, agents_store;
+        enum mu_boot_store before;
+        const char *opens;
+        enum mu_boot_store failed, listening;
     } rows[] = {
-        { MU_BOOT_DO_OPEN_STORE, false, false, MU_BOOT_OPEN_WORKERS },
-        { MU_BOOT_DO_OPEN_STORE, true, true, MU_BOOT_OPEN_WORKERS },
-        { MU_BOOT_DO_KEEP_STORE, false, false, MU_BOOT_OPEN_WORKERS },
-        { MU_BOOT_DO_KEEP_STORE, false, true, MU_BOOT_RENEW },
-        { MU_BOOT_DO_KEEP_STORE, true, true, MU_BOOT_RENEW },
-        { MU_BOOT_DO_FREE_PORT, false, false, MU_BOOT_FIND_PORT },
-        { MU_BOOT_DO_FREE_PORT, false, true, MU_BOOT_FIND_PORT },
-        { MU_BOOT_DO_FREE_PORT, true, false, MU_BOOT_OPEN_AGENTS },
-        { MU_BOOT_DO_FREE_PORT, true, true, MU_BOOT_OPEN_AGENTS },
+        { true, false, MU_BOOT_STORE_NONE, "open", MU_BOOT_STORE_NONE, MU_BOOT_STORE_OPEN },
+        { true, true, MU_BOOT_STORE_NONE, "open", MU_BOOT_STORE_NONE, MU_BOOT_STORE_OPEN },
+        { true, true, MU_BOOT_STORE_OPENING, "open", MU_BOOT_STORE_NONE, MU_BOOT_STORE_OPEN },
+        { true, false, MU_BOOT_STORE_OPEN, "renew", MU_BOOT_STORE_OPEN, MU_BOOT_STORE_OPEN },
+        { false, false, MU_BOOT_STORE_NONE, "free port", MU_BOOT_STORE_NONE, MU_BOOT_STORE_NONE },
+        { false, false, MU_BOOT_STORE_OPEN, "free port", MU_BOOT_STORE_OPEN, MU_BOOT_STORE_OPEN },
+        { false, true, MU_BOOT_STORE_NONE, "open for agents", MU_BOOT_STORE_NONE, MU_BOOT_STORE_NONE },
+        { false, true, MU_BOOT_STORE_OPEN, "open for agents", MU_BOOT_STORE_OPEN, MU_BOOT_STORE_OPEN },
     };
+    struct scene *s = *state;
 
-    (void)state;
-    for (size_t i = 0; i < COUNT(rows); i++)
-        assert_int_equal(mu_boot_listening(rows[i].type, rows[i].agents_store, rows[i].has_store), rows[i].how);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        for (int works = 0; works < 2; works++) {
+            configure(s, (struct mu_boot_config){ .use_agent_store = rows[i].use_agent_store,
+                                                  .agents_store = rows[i].agents_store });
+            s->boot.store = rows[i].before;
+            s->boot.stock_seen = true; /* so that it is not closed */
+            assert_string_equal(start(s, T0, ours(0, 0)), rows[i].opens);
+            if (works)
+                (void)listening(s, T0, 4711);
+            else
+                (void)failed(s, MU_BOOT_ON_LISTEN_FAILED, T0, MUSTER_ESYSTEM, "no");
+            assert_int_equal(s->boot.store, works ? rows[i].listening : rows[i].failed);
+        }
+    }
     assert_int_equal(mu_boot_told_code(MUSTER_ESYSTEM), MUSTER_ERDZV_CONNECTION);
     assert_int_equal(mu_boot_told_code(MUSTER_ERDZV_TIMEOUT), MUSTER_ERDZV_TIMEOUT);
+}
+
+/* Whatever became of it, and whoever is in the rounds; the workers' store may stay for PyTorch's members. */
+static void the_agents_store_goes_with_its_round(void **state)
+{
+    static const struct {
+        bool stops, fails, stock_seen;
+        const char *says;
+    } rows[] = {
+        { .says = "close the agents', get " K(1, "ADDR") " 2000" },
+        { .fails = true, .says = "close the agents', get " K(1, "ADDR") " 2000" },
+        { .stock_seen = true, .says = "close the agents', get " K(1, "ADDR") " 2000" },
+        { .stops = true, .says = "close the agents'" },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        configure(s, (struct mu_boot_config){ .agents_store = true });
+        s->boot.stock_seen = rows[i].stock_seen;
+        assert_string_equal(start(s, T0, ours(0, 0)), "open for agents");
+        if (rows[i].fails)
+            (void)failed(s, MU_BOOT_ON_LISTEN_FAILED, T0, MUSTER_ESYSTEM, "no");
+        else
+            (void)listening(s, T0, 4711);
+        assert_string_equal(rows[i].stops ? plain(s, MU_BOOT_ON_STOP, T0) : start(s, T0, ours(1, 1)), rows[i].says);
+        assert_string_equal(start(s, T0, ours(2, 1)), "get " K(2, "ADDR") " 2000"); /* it is closed once */
+    }
+}
+
+/* A store that listens on more than the user may think of is worth a warning. */
+static void it_says_where_a_new_store_listens(void **state)
+{
+    static const struct {
+        bool use_agent_store;
+        struct mu_bind_plan plan;
+        const char *said;
+    } rows[] = {
+        { true, { MU_BIND_OWN, "10.0.0.1,::1" }, "debug: the workers' store listens on 10.0.0.1,::1, " },
+        { false, { MU_BIND_OWN, "10.0.0.1" }, "debug: the agents' store listens on 10.0.0.1, " },
+        { true, { MU_BIND_INTERFACES, "10.0.0.1" }, "debug: the workers' store listens on 10.0.0.1, " },
+        { true,
+          { MU_BIND_NOT_OWN, "any" },
+          "warn: '10.0.0.1' is not an address of this machine, so the workers' store listens on every address; " },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct mu_boot_event event = { .type = MU_BOOT_ON_LISTENING, .now_ms = T0, .port = 4711 };
+        struct mu_boot_event with_plan = event;
+
+        configure(s, (struct mu_boot_config){ .use_agent_store = rows[i].use_agent_store, .agents_store = true });
+        (void)start(s, T0, ours(0, 0));
+        with_plan.id = s->id;
+        with_plan.plan = &rows[i].plan;
+        assert_memory_equal(step(s, with_plan), rows[i].said, strlen(rows[i].said));
+    }
 }
 
 static void one_look_up_is_under_way_and_the_newest_is_wanted(void **state)
@@ -1026,7 +1102,9 @@ int main(void)
         cmocka_unit_test(localhost_is_known_by_a_line_of_etc_hosts),
         SCENE(names_of_any_length_are_cut_or_refused),
         cmocka_unit_test(every_allocation_may_fail),
-        cmocka_unit_test(a_store_is_opened_renewed_or_left_to_worker_0),
+        SCENE(a_store_is_opened_renewed_or_left_to_worker_0),
+        SCENE(the_agents_store_goes_with_its_round),
+        SCENE(it_says_where_a_new_store_listens),
         cmocka_unit_test(one_look_up_is_under_way_and_the_newest_is_wanted),
         cmocka_unit_test(an_answer_of_the_store_is_an_event),
     };

@@ -106,11 +106,13 @@ static const struct mu_boot_uv_ops ops = { .on_done = on_done, .on_failed = on_f
 static int open_boot_at(const char *local_addr, bool use_agent_store, bool agents_store)
 {
     const struct mu_boot_config machine = {
-        .run_id = "job", .local_addr = local_addr, .use_agent_store = use_agent_store, .standalone = true
+        .run_id = "job",
+        .local_addr = local_addr,
+        .use_agent_store = use_agent_store,
+        .agents_store = agents_store,
+        .nodes_max = 1,
     };
-    const struct mu_boot_uv_config config = {
-        .kv = s.own_keys ? NULL : &s.keys.kv, .agents_store = agents_store, .ops = &ops, .ctx = &s
-    };
+    const struct mu_boot_uv_config config = { .kv = s.own_keys ? NULL : &s.keys.kv, .ops = &ops, .ctx = &s };
     int rc = mu_boot_uv_init(&s.boot, &machine, NULL);
 
     if (rc == 0)

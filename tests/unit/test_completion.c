@@ -77,6 +77,7 @@ static int show(char *text, size_t room, const struct mu_completion_effect *e)
     case MU_COMPLETION_DO_END:
         return snprintf(text, room, "end %s: %s", mu_completion_end_text(e->end), e->text);
     case MU_COMPLETION_DO_ASK:
+    case MU_COMPLETION_DO_REPORT: /* led.h's */
         break;
     }
     if (a->kind == MU_ASK_ADD)
@@ -1056,29 +1057,103 @@ static void a_job_that_is_closed_or_has_no_rounds_just_ends(void **state)
     assert_string_equal(fail_job(s), "end failed: exit code 3");
 }
 
-static void a_close_that_fails_leaves_a_success_what_it_is(void **state)
+static const char *close_failed(struct scene *s, uint64_t now_ms, int code)
+{
+    struct muster_error error = { .code = code, .text = "too late" };
+
+    s->now_ms = now_ms;
+    return step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error });
+}
+
+static void a_close_that_cannot_work_leaves_a_success_what_it_is(void **state)
 {
     struct scene *s = *state;
-    struct mu_round round = { .round = 3, .world_size = 1 };
-    struct muster_error error = { .code = MUSTER_ERDZV_TIMEOUT, .text = "too late" };
 
-    (void)start(s, round);
+    (void)start(s, (struct mu_round){ .round = 3, .world_size = 1 });
     assert_string_equal(done(s), "close");
-    assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
+    assert_string_equal(close_failed(s, T0, MUSTER_ENOTSUP),
                         "warn: close the job: too late; going on without, end all done: 1 node is done");
+    (void)start(s, (struct mu_round){ .round = 3, .world_size = 1 });
+    (void)done(s); /* the store is there: its document cannot be closed */
+    assert_string_equal(close_failed(s, T0 + 5000, MUSTER_ERDZV_TIMEOUT),
+                        "warn: close the job: too late; going on without, end all done: 1 node is done");
+}
+
+/* A store that was away for longer than close_timeout: a spare ran the workers of a finished job once more. */
+static void a_close_that_fails_is_tried_again_while_there_is_time(void **state)
+{
+    struct scene *s = *state;
+    const uint64_t end_ms = T0 + MU_COMPLETION_CLOSE_MS;
+
+    s->now_ms = T0;
+    (void)start(s, (struct mu_round){ .round = 3, .world_size = 1 });
+    (void)done(s);
+    assert_string_equal(close_failed(s, T0 + 5000, MUSTER_ERDZV_CONNECTION),
+                        "warn: close the job: too late; trying again for 25 s");
+    assert_int_equal(mu_completion_deadline_ms(s->completion), T0 + 5000 + MU_COMPLETION_CLOSE_AGAIN_MS);
+    assert_string_equal(pass(s, T0 + 5999), "");
+    assert_string_equal(pass(s, T0 + 6000), "close");
+    assert_string_equal(pass(s, T0 + 7000), ""); /* it is under way */
+    (void)simple(s, MU_COMPLETION_ON_BACKEND_DOWN);
+    assert_string_equal(close_failed(s, T0 + 11000, MUSTER_ERDZV_TIMEOUT), ""); /* said once */
+    s->now_ms = T0 + 11200;
+    assert_string_equal(simple(s, MU_COMPLETION_ON_BACKEND_UP), "close");
+    s->now_ms = T0 + 11201;
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "end all done: 1 node is done");
+    assert_true(mu_completion_deadline_ms(s->completion) == UINT64_MAX);
+
+    s->now_ms = T0;
+    (void)start(s, (struct mu_round){ .round = 3, .world_size = 1 });
+    (void)done(s);
+    (void)close_failed(s, end_ms - 10, MUSTER_ERDZV_CONNECTION);
+    assert_string_equal(pass(s, end_ms),
+                        "warn: the job's end: closing was not done within 30 s, end all done: 1 node is done");
+    s->now_ms = T0;
+    (void)start(s, (struct mu_round){ .round = 3, .world_size = 1 });
+    (void)done(s);
+    assert_string_equal(close_failed(s, end_ms, MUSTER_ERDZV_CONNECTION),
+                        "warn: close the job: too late; going on without, end all done: 1 node is done");
+}
+
+/* A node elsewhere may close it in that time. */
+static void a_job_that_another_node_closes_is_not_closed_again(void **state)
+{
+    struct scene *s = *state;
+
+    (void)start(s, (struct mu_round){ .round = 3, .world_size = 1 });
+    (void)done(s);
+    (void)close_failed(s, T0 + 5000, MUSTER_ERDZV_CONNECTION);
+    s->now_ms = T0 + 5500;
+    assert_string_equal(simple(s, MU_COMPLETION_ON_CLOSED), "end all done: 1 node is done");
+    assert_string_equal(pass(s, T0 + 6000), "");
+}
+
+/* The verdict took all of the time. */
+static void a_verdict_that_came_late_leaves_time_to_close(void **state)
+{
+    struct scene *s = *state;
+    const uint64_t late_ms = T0 + MU_COMPLETION_CLOSE_MS - 1000;
+
+    (void)start(s, ours(2));
+    (void)fail_job(s);
+    (void)found(s, true);
+    (void)value(s, "?");
+    (void)pass(s, late_ms);
+    (void)value(s, "");
+    assert_int_equal(mu_completion_state(s->completion), MU_COMPLETION_CLOSING);
+    assert_int_equal(mu_completion_deadline_ms(s->completion), late_ms + MU_COMPLETION_LAST_MS);
 }
 
 static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
 {
     struct scene *s = *state;
-    struct muster_error error = { .code = MUSTER_ERDZV_TIMEOUT, .text = "too late" };
 
     (void)start(s, ours(2));
     (void)fail_job(s);
     (void)found(s, true);
     (void)value(s, "?");
     assert_string_equal(broken(s, MUSTER_ENOTSUP), "warn: write the verdict: broken; going on without, close");
-    assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
+    assert_string_equal(close_failed(s, T0, MUSTER_ENOTSUP),
                         "warn: close the job: too late; going on without, end unsaid: exit code 3");
     (void)start(s, ours(2));
     (void)fail_job(s);
@@ -1086,7 +1161,7 @@ static void a_close_that_fails_is_told_and_ends_all_the_same(void **state)
     (void)value(s, "?");
     (void)value(s, FORGED(4, "00000000000000cd", 7)); /* there is one, of a later round */
     (void)value(s, "1 4.00000000000000cd");
-    assert_string_equal(step(s, (struct mu_completion_event){ .type = MU_COMPLETION_ON_CLOSE_FAILED, .error = &error }),
+    assert_string_equal(close_failed(s, T0, MUSTER_ENOTSUP),
                         "warn: close the job: too late; going on without, end failed: exit code 3");
     (void)start(s, ours(2));
     (void)fail_job(s);
@@ -1941,7 +2016,10 @@ int main(void)
         SCENE(garbage_in_the_marks_does_not_make_anybody_done),
         SCENE(a_round_that_the_job_has_left_behind_cannot_fail_it),
         SCENE(a_job_that_is_closed_or_has_no_rounds_just_ends),
-        SCENE(a_close_that_fails_leaves_a_success_what_it_is),
+        SCENE(a_close_that_cannot_work_leaves_a_success_what_it_is),
+        SCENE(a_close_that_fails_is_tried_again_while_there_is_time),
+        SCENE(a_job_that_another_node_closes_is_not_closed_again),
+        SCENE(a_verdict_that_came_late_leaves_time_to_close),
         SCENE(a_close_that_fails_is_told_and_ends_all_the_same),
         SCENE(a_worker_that_fails_is_told_to_the_others_at_once_and_once),
         SCENE(who_listens_hears_whose_worker_has_failed),

@@ -93,6 +93,66 @@ static void every_wish_of_the_machine_is_a_request_with_an_answer(void **state)
     }
 }
 
+static void a_request_that_cannot_be_made_has_failed(void **state)
+{
+    struct mu_rdzv_event event = mu_dynamic_no_memory(7);
+
+    (void)state;
+    assert_true(event.type == MU_RDZV_REQUEST_FAILED && event.id == 7 && event.error->code == MUSTER_ENOMEM);
+}
+
+static void every_question_of_the_inquiry_is_a_request_with_an_answer(void **state)
+{
+    static const struct {
+        enum mu_inquiry_effect_type type;
+        enum mu_kv_kind kind;
+        const char *key;
+        enum mu_inquiry_event_type answer;
+    } rows[] = {
+        { MU_INQUIRY_DO_ASK_HOST, MU_KV_HOST, "", MU_INQUIRY_ON_HOST },
+        { MU_INQUIRY_DO_WRITE_BOARD, MU_KV_COMPARE_SET, "muster/waiting", MU_INQUIRY_ON_BOARD },
+        { MU_INQUIRY_DO_LEAVE_BOARD, MU_KV_COMPARE_SET, "muster/waiting", MU_INQUIRY_ON_LEFT_BOARD },
+    };
+    const struct mu_dynamic_config config = { .request_timeout_ms = 7000 };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_kv_request request = { .number = 0 };
+
+        assert_int_equal(mu_dynamic_inquire(rows[i].type, &config, &request), rows[i].answer);
+        assert_true(request.kind == rows[i].kind && request.timeout_ms == 7000);
+        assert_true(mu_slice_equal(mu_slice(request.key.data, request.key.len), mu_slice_str(rows[i].key)));
+    }
+}
+
+static void the_owner_hears_some_names_of_those_that_wait_or_have_joined(void **state)
+{
+    struct mu_node nodes[MU_DYNAMIC_NAMED_MAX];
+
+    (void)state;
+    enter(node("joined", 1, true), MU_DOC_PARTICIPANT);
+    enter(node("waits", 2, true), MU_DOC_WAITING);
+    assert_int_equal(mu_dynamic_named(&doc, MUSTER_RDZV_PROGRESS, nodes), 1);
+    assert_int_equal(nodes[0].pid, 1);
+    assert_int_equal(mu_dynamic_named(&doc, MUSTER_RDZV_WAITING, nodes), 1);
+    assert_int_equal(nodes[0].pid, 2);
+    for (int64_t pid = 3; pid < 103; pid++) {
+        enter(node("joined", pid, true), MU_DOC_PARTICIPANT);
+        enter(node("waits", pid, true), MU_DOC_WAITING);
+    }
+    assert_int_equal(mu_dynamic_named(&doc, MUSTER_RDZV_PROGRESS, nodes), 64);
+    assert_int_equal(mu_dynamic_named(&doc, MUSTER_RDZV_WAITING, nodes), 16);
+}
+
+static void a_node_has_the_number_it_was_given_or_a_new_one_of_ours(void **state)
+{
+    const struct mu_dynamic_config given = { .local_id = 9 }, none = { .local_id = 0 };
+
+    (void)state;
+    assert_int_equal(mu_dynamic_local_id(&given, 5), 9);
+    assert_int_equal(mu_dynamic_local_id(&none, 5), mu_node_local_id(MU_NODE_VERSION, 5));
+}
+
 static void a_foreign_document_is_an_answer_with_its_reason(void **state)
 {
     struct mu_kv_request request = { .foreign = true, .found = true };
@@ -110,10 +170,10 @@ static void what_the_boot_is_told_by_the_configuration(void **state)
 
     (void)state;
     config.settings.nodes_max = 2;
-    assert_false(mu_dynamic_boot_config(&config).standalone || mu_dynamic_boot_config(&config).at_localhost);
-    config.settings.nodes_max = 1;
+    assert_false(mu_dynamic_boot_config(&config).at_localhost);
+    assert_int_equal(mu_dynamic_boot_config(&config).nodes_max, 2);
     config.store_host = "localhost";
-    assert_true(mu_dynamic_boot_config(&config).standalone && mu_dynamic_boot_config(&config).at_localhost);
+    assert_true(mu_dynamic_boot_config(&config).at_localhost);
     config.store_host = "node1";
     assert_false(mu_dynamic_boot_config(&config).at_localhost);
     assert_true(mu_dynamic_shares_store(&config, &place));
@@ -133,21 +193,33 @@ static void a_back_end_is_looked_for_no_longer_than_a_join_lasts(void **state)
     assert_int_equal(mu_dynamic_find_ms(&config), 60000);
     config.settings.join_ms = 3000;
     assert_int_equal(mu_dynamic_find_ms(&config), 3000);
-    assert_true(mu_dynamic_is_there(0) && mu_dynamic_is_there(MUSTER_ERDZV_STATE));
-    assert_false(mu_dynamic_is_there(MUSTER_ETIMEOUT) || mu_dynamic_is_there(MUSTER_ECONNECT));
+}
+
+static void a_back_end_that_does_not_answer_is_no_connection(void **state)
+{
+    static const struct {
+        int rc;
+        bool is_there;
+    } rows[] = { { 0, true }, { MUSTER_ERDZV_STATE, true }, { MUSTER_ETIMEOUT, false }, { MUSTER_ECONNECT, false } };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_error error = { .code = rows[i].rc };
+
+        assert_int_equal(mu_dynamic_is_there(rows[i].rc, &error), rows[i].is_there);
+        assert_int_equal(error.code, rows[i].is_there ? rows[i].rc : MUSTER_ERDZV_CONNECTION);
+    }
 }
 
 static void of_the_lost_those_who_wait_come_last(void **state)
 {
     struct mu_node lost[] = { node("a", 1, true), node("b", 2, true), node("c", 3, true) }, sorted[3];
-    char cause[MU_DYNAMIC_CAUSE_MAX];
     size_t waiting = 9;
 
     (void)state;
     enter(lost[0], MU_DOC_WAITING);
     assert_string_equal(
-        mu_dynamic_sort_lost(&doc, (struct mu_rdzv_nodes){ lost, 3 }, 15000, true, sorted, &waiting, cause),
-        "no heartbeat for 15 s");
+        mu_dynamic_sort_lost(&doc, (struct mu_rdzv_nodes){ lost, 3 }, "silence", true, sorted, &waiting), "silence");
     assert_int_equal(waiting, 1);
     assert_true(mu_node_equal(&sorted[0], &lost[1]) && mu_node_equal(&sorted[1], &lost[2]));
     assert_true(mu_node_equal(&sorted[2], &lost[0]));
@@ -157,14 +229,13 @@ static void a_lost_node_that_is_still_listed_hosts_the_store(void **state)
 {
     struct mu_node lost[] = { node("a", 1, true) }, sorted[1];
     struct mu_rdzv_nodes all = { lost, 1 };
-    char cause[MU_DYNAMIC_CAUSE_MAX];
     size_t waiting;
 
     (void)state;
     enter(lost[0], MU_DOC_PARTICIPANT);
-    assert_string_equal(mu_dynamic_sort_lost(&doc, all, 15000, true, sorted, &waiting, cause),
+    assert_string_equal(mu_dynamic_sort_lost(&doc, all, "silence", true, sorted, &waiting),
                         "the store that it hosts refuses connections");
-    assert_string_equal(mu_dynamic_sort_lost(&doc, all, 15000, false, sorted, &waiting, cause),
+    assert_string_equal(mu_dynamic_sort_lost(&doc, all, "silence", false, sorted, &waiting),
                         "the store that it hosts does not answer");
 }
 
@@ -199,12 +270,17 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
         TEST(a_silent_store_is_noticed_before_others_miss_us),
         TEST(a_back_end_is_looked_for_no_longer_than_a_join_lasts),
+        TEST(a_back_end_that_does_not_answer_is_no_connection),
         TEST(of_the_lost_those_who_wait_come_last),
         TEST(a_lost_node_that_is_still_listed_hosts_the_store),
         TEST(workers_meet_in_the_rendezvous_store_only_with_pytorch_2_5),
         TEST(what_the_boot_is_told_by_the_configuration),
         TEST(a_foreign_document_is_an_answer_with_its_reason),
         TEST(every_wish_of_the_machine_is_a_request_with_an_answer),
+        TEST(a_request_that_cannot_be_made_has_failed),
+        TEST(every_question_of_the_inquiry_is_a_request_with_an_answer),
+        TEST(the_owner_hears_some_names_of_those_that_wait_or_have_joined),
+        TEST(a_node_has_the_number_it_was_given_or_a_new_one_of_ours),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

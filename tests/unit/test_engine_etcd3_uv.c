@@ -29,13 +29,14 @@ static void on_heard(void *ctx, const struct mu_fold_event *event)
         close_client();
 }
 
-static int start_client(void **state)
+static int start_with(void **state, uint64_t renew_ms)
 {
     struct mu_engine_etcd3_config config = {
         .etcd = { .http = { .endpoints = endpoints, .first_is_first = true, .seed = 7 } },
         .run_id = "job",
         .lease_s = 1000,
         .job_lease_s = 4000,
+        .renew_ms = renew_ms,
     };
 
     (void)start_etcd(state);
@@ -44,6 +45,16 @@ static int start_client(void **state)
     heard[0] = '\0';
     calling = closes_when_heard = closed = false;
     return mu_engine_etcd3_start(&loop, &config, on_heard, &client, &client, NULL);
+}
+
+static int start_client(void **state)
+{
+    return start_with(state, 0);
+}
+
+static int start_often(void **state)
+{
+    return start_with(state, 20);
 }
 
 static int end_client(void **state)
@@ -63,11 +74,12 @@ static void ask(struct mu_fold_effect effect)
 
 #define ASK(...) ask((struct mu_fold_effect){ __VA_ARGS__ })
 
+static const struct mu_fold_op doc_op = { MU_FOLD_PUT, { "job/doc", 7 }, { "v", 1 }, 0 };
 static const struct mu_fold_write put_doc = {
     .compares = { { MU_FOLD_ABSENT, { "job/doc", 7 }, 0 } },
     .compares_count = 1,
-    .puts = { { { "job/doc", 7 }, { "v", 1 }, 0 } },
-    .puts_count = 1,
+    .ops = &doc_op,
+    .ops_count = 1,
 };
 
 static void each_request_is_answered_once_from_the_loop(void **state)
@@ -193,6 +205,41 @@ static void a_request_lasts_until_its_time_at_most(void **state)
     assert_true(last.type == MU_FOLD_ON_REQUEST_FAILED && last.id == 1 && !last.final);
 }
 
+/* A lease of 1000 s is not kept alive otherwise while this test runs. */
+static void renewals_are_told_with_the_time_that_they_were_sent(void **state)
+{
+    uint64_t sent_ms, asked_ms = uv_now(&loop);
+
+    (void)state;
+    ASK(.type = MU_FOLD_DO_TAKE_LEASE, .id = 5);
+    UNTIL(last.type == MU_FOLD_ON_LEASED);
+    sent_ms = last.sent_ms;
+    assert_true(sent_ms >= asked_ms && sent_ms <= uv_now(&loop));
+    for (unsigned i = 0; i < 3; i++) {
+        last.type = MU_FOLD_ON_LEASED;
+        UNTIL(last.type == MU_FOLD_ON_RENEWED);
+        assert_true(last.id == 5 && last.sent_ms > sent_ms && last.sent_ms <= uv_now(&loop));
+        sent_ms = last.sent_ms;
+    }
+}
+
+static void with_a_lease_there_is_a_will(void **state)
+{
+    const struct mu_fold_op mark = { MU_FOLD_PUT, { "nodes/1/killed", 14 }, { "{}", 2 }, 4 };
+    struct mu_kv_lone will;
+
+    (void)state;
+    assert_false(client->ops->will(client, &mark, &will));
+    ASK(.type = MU_FOLD_DO_TAKE_LEASE, .id = 5);
+    assert_false(client->ops->will(client, &mark, &will)); /* not yet */
+    UNTIL(last.type == MU_FOLD_ON_LEASED);
+    assert_true(client->ops->will(client, &mark, &will));
+    assert_true(will.address.ss_family == AF_INET && will.server_closes && will.bytes.len > 0);
+    mu_buf_done(&will.bytes);
+    ASK(.type = MU_FOLD_DO_DROP_LEASE, .id = 6, .lease_take = 5);
+    assert_false(client->ops->will(client, &mark, &will));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,6 +252,8 @@ int main(void)
         TEST(closing_ends_the_lease_and_cancels_what_is_under_way),
         TEST(it_may_be_closed_by_what_is_heard),
         TEST(a_request_lasts_until_its_time_at_most),
+        cmocka_unit_test_setup_teardown(renewals_are_told_with_the_time_that_they_were_sent, start_often, end_client),
+        TEST(with_a_lease_there_is_a_will),
     };
 
     return run_with_curl("engine_etcd3_uv", tests, COUNT(tests));

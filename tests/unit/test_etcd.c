@@ -29,10 +29,12 @@ static void requests_are_etcds(void **state)
                                                          .must_not_exist = true,
                                                          .prev_index = 3,
                                                          .wait_index = 4,
-                                                         .ttl_s = 5 });
+                                                         .ttl_s = 5,
+                                                         .once = true });
     assert_true(mu_slice_equal(made.key, mu_slice_str("/k")) && mu_slice_equal(made.value, mu_slice_str("v")));
     assert_true(mu_slice_equal(made.prev_value, mu_slice_str("w")) && made.has_prev_value && made.has_value);
-    assert_true(made.dir && made.refresh && made.prev_index == 3 && made.wait_index == 4 && made.ttl_s == 5);
+    assert_true(made.dir && made.refresh && made.prev_index == 3 && made.wait_index == 4 && made.ttl_s == 5 &&
+                made.once);
     assert_int_equal(made.prev_exist, MU_ETCD2_MUST_NOT);
     made = mu_etcd_request(&(struct mu_classic_request){ .kind = MU_CLASSIC_PUT, .must_exist = true });
     assert_int_equal(made.prev_exist, MU_ETCD2_MUST);
@@ -59,6 +61,15 @@ static void an_answer_is_an_event_or_an_error(void **state)
     answer = (struct mu_etcd2_answer){ .code = 0 };
     event = mu_etcd_answer(5, MU_ETCD2_PUT, MUSTER_ECONNECT, true, &answer, &refused);
     assert_true(event.code == MUSTER_ECONNECT && event.unsure && event.error == &refused);
+}
+
+static void a_request_that_cannot_be_made_has_failed(void **state)
+{
+    struct mu_classic_event event = mu_etcd_no_memory(7);
+
+    (void)state;
+    assert_true(event.type == MU_CLASSIC_ON_ANSWER && event.id == 7 && event.code == MUSTER_ENOMEM && !event.unsure);
+    assert_int_equal(event.error->code, MUSTER_ENOMEM);
 }
 
 static void without_memory_for_its_answer_a_write_is_in_doubt(void **state)
@@ -146,6 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_are_etcds),
         cmocka_unit_test(an_answer_is_an_event_or_an_error),
+        cmocka_unit_test(a_request_that_cannot_be_made_has_failed),
         cmocka_unit_test(without_memory_for_its_answer_a_write_is_in_doubt),
         cmocka_unit_test(members_are_named_by_their_marks_or_as_pytorchs),
         cmocka_unit_test(the_boot_is_told_the_dialect_of_the_round),

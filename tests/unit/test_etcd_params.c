@@ -57,6 +57,35 @@ static void options_are_taken(void **state)
     muster_rdzv_params_free(params);
 }
 
+static void its_machines_are_told_the_same_times_and_limits(void **state)
+{
+    struct muster_rdzv_params *params =
+        params_of("", "job", "timeout=7,last_call_timeout=3,close_timeout=9,etcd_prefix=x,master_port=4711");
+    char node[MU_NODE_TEXT_MAX];
+    struct mu_etcd_place place;
+    struct mu_classic_config classic;
+    struct mu_boot_config boot;
+    struct muster_error error;
+
+    (void)state;
+    assert_int_equal(mu_etcd_params_read(params, &place, &error), 0);
+    classic = mu_etcd_classic_config(&place, "node7", 12, 0x123456789, node);
+    assert_true(classic.join_ms == 7000 && classic.last_call_ms == 3000 && classic.close_ms == 9000);
+    assert_true(classic.nodes_min == 2 && classic.nodes_max == 4 && classic.seed == 0x123456789 && classic.pid == 12);
+    assert_int_equal(classic.local_id, mu_node_local_id(MU_NODE_VERSION, 0x23456789));
+    assert_string_equal(classic.prefix, "x");
+    assert_string_equal(classic.run_id, "job");
+    assert_string_equal(classic.name, "node7");
+    assert_memory_equal(classic.node, "node7_12_", 9);
+    boot = mu_etcd_boot_config(&place, "node7");
+    assert_string_equal(boot.run_id, "job");
+    assert_string_equal(boot.local_addr, "here");
+    assert_string_equal(boot.hostname, "node7");
+    assert_int_equal(boot.master.port, 4711);
+    assert_false(boot.use_agent_store || boot.agents_store); /* worker 0 hosts the workers' store */
+    muster_rdzv_params_free(params);
+}
+
 static void a_key_counts_only_with_its_certificate(void **state)
 {
     struct muster_rdzv_params *params = params_of("", "job", "key=/k");
@@ -281,6 +310,7 @@ int main(void)
         cmocka_unit_test(without_options_everything_is_as_pytorch_has_it),
         cmocka_unit_test(options_are_taken),
         cmocka_unit_test(a_key_counts_only_with_its_certificate),
+        cmocka_unit_test(its_machines_are_told_the_same_times_and_limits),
         cmocka_unit_test(bad_options_are_named),
         cmocka_unit_test(etcd_v2_has_options_of_its_own),
         cmocka_unit_test(a_run_id_is_needed),

@@ -1,5 +1,6 @@
 /* Parameters of the rendezvous etcd-v3. */
 #include "handler/etcd_v3_params.h"
+#include "kv/engine_etcd3.h"
 #include "pure.h"
 
 static struct mu_v3_place place;
@@ -50,6 +51,40 @@ static void the_jobs_lease_is_some_of_a_nodes(void **state)
     }
 }
 
+/* Renewals come often enough that one may fail. */
+static void a_fence_may_be_shorter_than_the_lease(void **state)
+{
+    static const struct {
+        const char *options;
+        uint64_t fence_s, renew_ms;
+    } table[] = {
+        { "lease=10", 0, 0 },
+        { "fence=1", 1, 333 },
+        { "lease=10,fence=30", 30, 10000 },
+        { "fence=86400", 86400, 28800000 },
+    };
+    const uint64_t random[3] = { 1, 2, 3 };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(table); i++) {
+        assert_int_equal(read_place("h", table[i].options), 0);
+        assert_int_equal(place.fence_s, table[i].fence_s);
+        assert_int_equal(mu_v3_renew_ms(&place), table[i].renew_ms);
+        assert_int_equal(mu_v3_fold_config(&place, "n", 1, random).fence_ms, 1000 * table[i].fence_s);
+    }
+}
+
+static void restarts_count_for_a_window_if_there_is_one(void **state)
+{
+    const uint64_t random[3] = { 1, 2, 3 };
+
+    (void)state;
+    assert_int_equal(read_place("h", "lease=10"), 0);
+    assert_int_equal(mu_v3_fold_config(&place, "n", 1, random).restart_window_s, 0);
+    assert_int_equal(read_place("h", "restart_window=3600"), 0);
+    assert_int_equal(mu_v3_fold_config(&place, "n", 1, random).restart_window_s, 3600);
+}
+
 static void bad_options_are_named(void **state)
 {
     static const struct {
@@ -58,6 +93,10 @@ static void bad_options_are_named(void **state)
         { "lease=1", "lease" },
         { "lease=3601", "lease" },
         { "lease=30,job_lease=29", "job_lease" },
+        { "fence=0", "fence" },
+        { "fence=86401", "fence" },
+        { "restart_window=0", "restart_window" },
+        { "restart_window=1000000001", "restart_window" },
         { "read_timeout=0", "read_timeout" },
         { "user=ann", "'user' and 'password'" },
         { "password=x", "'user' and 'password'" },
@@ -71,12 +110,33 @@ static void bad_options_are_named(void **state)
     }
 }
 
+static void its_machines_are_told_the_same_times_and_limits(void **state)
+{
+    uint64_t random[] = { 0x123456789, 0, 5 };
+    struct mu_fold_config fold;
+
+    (void)state;
+    assert_int_equal(read_place("h", "lease=20,job_lease=90,read_timeout=7,use_agent_store=false"), 0);
+    fold = mu_v3_fold_config(&place, "node7", 4711, random);
+    assert_true(fold.lease_ms == 20000 && fold.job_lease_ms == 90000 && fold.first_ms == 7000);
+    assert_true(fold.settings.nodes_max == 4 && fold.pid == 4711 && fold.seed == 5);
+    assert_true(fold.ops_max == MU_ENGINE_ETCD3_OPS_MAX && fold.wants_names);
+    assert_int_equal(fold.local_id, mu_node_local_id(MU_NODE_VERSION, 0x23456789));
+    assert_int_equal(fold.id, 1); /* 0 is nobody */
+    random[1] = 17;
+    assert_int_equal(mu_v3_fold_config(&place, "node7", 4711, random).id, 17);
+    assert_true(mu_v3_boot_config(&place).nodes_max == 4 && !mu_v3_boot_config(&place).use_agent_store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_options_there_are_defaults),
         cmocka_unit_test(the_jobs_lease_is_some_of_a_nodes),
+        cmocka_unit_test(a_fence_may_be_shorter_than_the_lease),
+        cmocka_unit_test(restarts_count_for_a_window_if_there_is_one),
         cmocka_unit_test(bad_options_are_named),
+        cmocka_unit_test(its_machines_are_told_the_same_times_and_limits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "pure.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { PATIENCE_MS = 60000 };
 
@@ -53,8 +54,11 @@ static const char *const places[] = { "endpoint", "loopback", "own" };
 
 static void put_effect(const struct mu_host_effect *effect, char *text, size_t room)
 {
-    static const char *const names[] = { "resolve", "listen", "connect",       "ask",        "disconnect", "unlisten",
-                                         "use",     "fail",   "warn-loopback", "warn-taken", "warn-guest" };
+    static const char *const names[] = { "resolve",    "listen",   "record", "watch", "connect", "ask",
+                                         "disconnect", "unlisten", "use",    "fail",  "" };
+    static const char *const levels[] = {
+        [MUSTER_LOG_INFO] = "info", [MUSTER_LOG_NOTICE] = "notice", [MUSTER_LOG_WARNING] = "warn"
+    };
     size_t len = strlen(text);
     int put = snprintf(text + len, room - len, "%s%s", len > 0 ? ", " : "", names[effect->type]);
 
@@ -64,6 +68,8 @@ static void put_effect(const struct mu_host_effect *effect, char *text, size_t r
         (void)snprintf(text + len, room - len, " %s %llu", places[effect->place], (unsigned long long)effect->wait_ms);
     else if (effect->type == MU_HOST_DO_ASK)
         (void)snprintf(text + len, room - len, " %llu", (unsigned long long)effect->wait_ms);
+    else if (effect->type == MU_HOST_DO_SAY)
+        (void)snprintf(text + len, room - len, "%s (%s)", levels[effect->level], effect->text);
     else if (effect->error != NULL)
         (void)snprintf(text + len, room - len, " (%s)", effect->error->text);
     if (effect->type == MU_HOST_DO_FAIL)
@@ -75,7 +81,13 @@ static const char *step(struct mu_host *h, const struct happening *what, uint64_
 {
     static char text[1024];
     struct muster_error error = { 0 };
-    struct mu_host_event event = { .type = what->type, .now_ms = now_ms, .addresses = what->addresses };
+    const struct mu_bind_plan plan = { .reason = MU_BIND_OWN, .hosts = "10.0.0.7" };
+    struct mu_host_event event = { .type = what->type,
+                                   .now_ms = now_ms,
+                                   .addresses = what->addresses,
+                                   .port = 29401,
+                                   .plan = &plan,
+                                   .node = mu_slice_str("node7_1_1") };
     struct mu_host_effects effects;
 
     if (what->code != 0) {
@@ -103,6 +115,9 @@ static struct mu_host host_with(enum mu_host_rule rule, uint16_t port)
     return h;
 }
 
+#define HOSTS(connects)                                                                                                \
+    "info (hosting its store on port 29401 of 10.0.0.7), record, watch, connect own " connects " -> connecting"
+
 /* "start own taken": happenings at time 0. The last one's text. */
 static const char *play(struct mu_host *h, const char *script, uint64_t now_ms)
 {
@@ -128,8 +143,9 @@ static void each_state_answers_each_event(void **state)
     } rows[] = {
         { "", "start", "resolve -> resolving" },
         { "", "start-own", "listen -> listening" },
-        { "", "start-loopback", "warn-loopback, listen -> listening" },
-        { "", "start-foreign", "connect endpoint 60000 -> connecting" },
+        { "", "start-loopback",
+          "warn ('node7' is the loopback address, so only nodes on this host can join it), listen -> listening" },
+        { "", "start-foreign", "connect endpoint 5000 -> connecting" },
         { "", "own", "idle" },
         { "", "bound", "idle" },
         { "", "taken", "idle" },
@@ -141,8 +157,8 @@ static void each_state_answers_each_event(void **state)
         { "", "time", "idle" },
 
         { "start", "own", "listen -> listening" },
-        { "start", "foreign", "connect endpoint 60000 -> connecting" },
-        { "start", "unknown", "pausing" },
+        { "start", "foreign", "connect endpoint 5000 -> connecting" },
+        { "start", "unknown", "warn (cannot resolve 'node7': no such name; trying again for 60 s) -> pausing" },
         { "start", "bound", "resolving" },
         { "start", "taken", "resolving" },
         { "start", "connected", "resolving" },
@@ -162,10 +178,11 @@ static void each_state_answers_each_event(void **state)
         { "start unknown", "lost", "pausing" },
         { "start unknown", "unusable", "pausing" },
 
-        { "start own", "bound", "connect own 60000 -> connecting" },
+        { "start own", "bound", HOSTS("60000") },
         { "start own", "taken", "connect endpoint 3000 -> connecting" },
         { "start own", "forbidden",
-          "warn-guest (host the store: permission denied), connect endpoint 60000 -> connecting" },
+          "warn (host the store: permission denied; looking for a store that already runs there), "
+          "connect endpoint 60000 -> connecting" },
         { "start own", "own", "listening" },
         { "start own", "connected", "listening" },
         { "start own", "refused", "listening" },
@@ -178,12 +195,12 @@ static void each_state_answers_each_event(void **state)
         { "start own bound", "refused", "disconnect, unlisten, fail (refused) -> idle" },
         { "start own bound", "alien", "disconnect, unlisten, fail (not a store) -> idle" },
         { "start own taken", "connected", "ask 60000 -> asking" },
-        { "start own taken", "refused", "disconnect, warn-taken (refused) -> pausing" },
+        { "start own taken", "refused", "disconnect, warn (the port is taken: refused; trying again) -> pausing" },
         { "start own taken", "alien", "disconnect, fail (the port is taken by another program: not a store) -> idle" },
         { "start own forbidden", "refused",
           "disconnect, fail (host the store: permission denied; and no other store is there: refused) -> idle" },
         { "start foreign", "connected", "ask 60000 -> asking" },
-        { "start foreign", "refused", "disconnect, fail (refused) -> idle" },
+        { "start foreign", "refused", "disconnect, notice (refused; trying again for 60 s) -> pausing" },
         { "start foreign", "alien", "disconnect, fail (not a store) -> idle" },
         { "start foreign", "own", "connecting" },
         { "start foreign", "bound", "connecting" },
@@ -233,7 +250,7 @@ static void is_host_decides_against_the_address(void **state)
 
     (void)state;
     assert_string_equal(play(&always, "start-foreign", 0), "listen -> listening");
-    assert_string_equal(play(&never, "start-own", 0), "connect endpoint 60000 -> connecting");
+    assert_string_equal(play(&never, "start-own", 0), "connect endpoint 5000 -> connecting");
 }
 
 static void a_host_by_option_needs_no_address_and_joins_nobody(void **state)
@@ -250,7 +267,7 @@ static void a_guest_by_option_looks_nothing_up(void **state)
     struct mu_host h = host_with(MU_HOST_NEVER, 29400);
 
     (void)state;
-    assert_string_equal(play(&h, "start", 0), "connect endpoint 60000 -> connecting");
+    assert_string_equal(play(&h, "start", 0), "connect endpoint 5000 -> connecting");
     assert_false(mu_host_hosts(&h));
 }
 
@@ -263,7 +280,7 @@ static void port_zero_is_the_hosts_alone(void **state)
                         "fail (port 0 is for the node that hosts the store, and 'node7' is not an address of this "
                         "machine) -> idle");
     assert_string_equal(play(&h, "start own forbidden", 0), "fail (host the store: permission denied) -> idle");
-    assert_string_equal(play(&h, "start own bound", 0), "connect own 60000 -> connecting");
+    assert_string_equal(play(&h, "start own bound", 0), HOSTS("60000"));
     assert_true(mu_host_hosts(&h));
 }
 
@@ -277,7 +294,10 @@ static void a_name_is_looked_up_until_the_time_is_up(void **state)
     (void)state;
     assert_string_equal(play(&h, "start", now_ms), "resolve -> resolving");
     for (; now_ms + MU_HOST_PAUSE_MS < PATIENCE_MS; now_ms = mu_host_deadline_ms(&h)) {
-        assert_string_equal(play(&h, "unknown", now_ms), "pausing");
+        assert_string_equal(play(&h, "unknown", now_ms),
+                            now_ms == 0
+                                ? "warn (cannot resolve 'node7': no such name; trying again for 60 s) -> pausing"
+                                : "pausing"); /* said once */
         assert_int_equal(mu_host_deadline_ms(&h), now_ms + MU_HOST_PAUSE_MS);
         assert_string_equal(play(&h, "time", mu_host_deadline_ms(&h)), "resolve -> resolving");
         if (h.lookups == PATIENCE_MS / MU_HOST_PAUSE_MS)
@@ -297,7 +317,24 @@ static void a_name_that_appears_is_taken(void **state)
     (void)play(&h, "start unknown", 0);
     (void)play(&h, "time", 500);
     assert_string_equal(play(&h, "own", 700), "listen -> listening");
-    assert_string_equal(play(&h, "bound", 700), "connect own 59300 -> connecting");
+    assert_string_equal(play(&h, "bound", 700), HOSTS("59300"));
+}
+
+/* For ten minutes nobody knew why. */
+static void a_store_that_is_not_reached_is_said_once_and_tried_for_the_rest(void **state)
+{
+    struct mu_host h = host_with(MU_HOST_IF_OURS, 29400), short_time = host_with(MU_HOST_IF_OURS, 29400);
+
+    (void)state;
+    assert_string_equal(play(&h, "start-foreign", 0), "connect endpoint 5000 -> connecting");
+    assert_string_equal(play(&h, "refused", 5000), "disconnect, notice (refused; trying again for 55 s) -> pausing");
+    assert_string_equal(play(&h, "time", 5500), "connect endpoint 54500 -> connecting");
+    assert_string_equal(play(&h, "refused", 60000), "disconnect, fail (refused) -> idle");
+    assert_string_equal(play(&h, "start-foreign", 61000), "connect endpoint 60000 -> connecting");
+
+    short_time.config.patience_ms = 3000;
+    assert_string_equal(play(&short_time, "start-foreign", 0), "connect endpoint 3000 -> connecting");
+    assert_string_equal(play(&short_time, "refused", 3000), "disconnect, fail (refused) -> idle");
 }
 
 static void a_taken_port_is_dialled_and_bound_by_turns_until_the_time_is_up(void **state)
@@ -306,7 +343,8 @@ static void a_taken_port_is_dialled_and_bound_by_turns_until_the_time_is_up(void
 
     (void)state;
     assert_string_equal(play(&h, "start-own taken", 0), "connect endpoint 3000 -> connecting");
-    assert_string_equal(play(&h, "refused", 3000), "disconnect, warn-taken (refused) -> pausing");
+    assert_string_equal(play(&h, "refused", 3000),
+                        "disconnect, warn (the port is taken: refused; trying again) -> pausing");
     assert_string_equal(play(&h, "time", 3500), "listen -> listening");
     assert_string_equal(play(&h, "taken", 3500), "connect loopback 3000 -> connecting");
     assert_string_equal(play(&h, "refused", 6500), "disconnect -> pausing"); /* said once */
@@ -341,7 +379,7 @@ static void a_taken_port_that_becomes_free_is_hosted(void **state)
     (void)state;
     (void)play(&h, "start-own taken", 0);
     (void)play(&h, "refused", 3000);
-    assert_string_equal(play(&h, "time bound", 3500), "connect own 56500 -> connecting");
+    assert_string_equal(play(&h, "time bound", 3500), HOSTS("56500"));
     assert_string_equal(play(&h, "connected", 3501), "use -> found");
     assert_true(mu_host_hosts(&h));
 }
@@ -369,7 +407,7 @@ static void a_store_that_goes_before_it_says_who_hosts_it_is_not_found(void **st
     (void)play(&h, "start-foreign connected", 0);
     assert_string_equal(play(&h, "lost", 10), "disconnect -> pausing");
     assert_string_equal(play(&h, "time", 509), "pausing");
-    assert_string_equal(play(&h, "time", 510), "connect endpoint 59490 -> connecting");
+    assert_string_equal(play(&h, "time", 510), "connect endpoint 5000 -> connecting");
     assert_string_equal(play(&h, "refused", 60000), "disconnect, fail (refused) -> idle");
 }
 
@@ -380,7 +418,7 @@ static void a_host_that_is_killed_while_it_is_asked_may_be_replaced_by_us(void *
     (void)state;
     (void)play(&h, "start-own taken connected lost", 0);
     assert_string_equal(play(&h, "time", 500), "listen -> listening");
-    assert_string_equal(play(&h, "bound", 500), "connect own 59500 -> connecting");
+    assert_string_equal(play(&h, "bound", 500), HOSTS("59500"));
     assert_string_equal(play(&h, "connected", 500), "use -> found");
 }
 
@@ -422,6 +460,10 @@ static void who_stays_goes_when_nobody_is_connected_to_either_store(void **state
         for (unsigned workers = 0; workers < 3; workers++)
             assert_int_equal(mu_host_linger((enum mu_host_company)rendezvous, (enum mu_host_company)workers),
                              then[rendezvous][workers]);
+    assert_int_equal(mu_host_linger_first(false, false), MU_HOST_STAY);
+    assert_int_equal(mu_host_linger_first(false, true), MU_HOST_AWAIT_WORKERS);
+    assert_int_equal(mu_host_linger_first(true, false), MU_HOST_AWAIT_RENDEZVOUS);
+    assert_int_equal(mu_host_linger_first(true, true), MU_HOST_AWAIT_RENDEZVOUS);
 }
 
 static void the_parameters_say_who_hosts_and_where(void **state)
@@ -455,21 +497,155 @@ static void the_parameters_say_who_hosts_and_where(void **state)
                                              .request_timeout_ms = 5000 };
         struct muster_rdzv_params *params = NULL;
         struct mu_host_config config = { .port = 0 };
-        char host[MU_HOST_MAX];
+        char host[MU_HOST_MAX], endpoint[MU_HOST_ENDPOINT_MAX], expected[MU_HOST_ENDPOINT_MAX];
 
         dynamic.settings.nodes_max = rows[i].nodes_max;
         assert_int_equal(muster_rdzv_params_new("c10d", rows[i].endpoint, "job", 1, 2, NULL, &params, NULL), 0);
         assert_int_equal(muster_rdzv_params_set_options(params, rows[i].options, NULL), 0);
-        assert_int_equal(mu_host_from_params(params, &dynamic, host, &config, NULL), rows[i].rc);
+        assert_int_equal(mu_host_from_params(params, &dynamic, host, endpoint, &config, NULL), rows[i].rc);
         if (rows[i].rc == 0) {
             assert_int_equal(config.port, rows[i].port);
             assert_int_equal(config.rule, rows[i].rule);
             assert_int_equal(config.patience_ms, 5000);
             assert_memory_equal(host, rows[i].endpoint, strcspn(rows[i].endpoint, ":"));
+            assert_int_equal(config.others, rows[i].nodes_max > 1);
+            (void)snprintf(expected, sizeof expected, "%s:%d", host, rows[i].port);
+            assert_string_equal(endpoint, expected);
         }
         assert_int_equal(config.warn_loopback, rows[i].warns);
         muster_rdzv_params_free(params);
     }
+}
+
+static void addresses_are_summed_up(void **state)
+{
+    static const struct {
+        const char *addrs; /* with a + behind this machine's */
+        struct mu_host_addresses all;
+    } rows[] = {
+        { "", { 0, false, true } },
+        { "127.0.0.1+", { 1, true, true } },
+        { "127.0.0.1+ ::1", { 2, true, true } },
+        { "10.0.0.5+", { 1, true, false } },
+        { "10.0.0.4 10.0.0.5+ 10.0.0.6", { 3, true, false } },
+        { "127.0.0.1 10.0.0.5", { 2, false, false } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        union mu_addr addrs[4];
+        bool owned[4];
+        unsigned count = 0;
+        struct mu_host_addresses all;
+
+        for (const char *at = rows[i].addrs; *at != '\0'; count++) {
+            size_t len = strcspn(at, "+ ");
+            char text[64];
+
+            (void)snprintf(text, sizeof text, "%.*s", (int)len, at);
+            assert_true(count < COUNT(addrs) && mu_addr_parse(text, 0, &addrs[count]));
+            owned[count] = at[len] == '+';
+            at += len + strspn(at + len, "+ ");
+        }
+        all = mu_host_addresses(addrs, owned, count);
+        assert_int_equal(all.count, rows[i].all.count);
+        assert_int_equal(all.any_own, rows[i].all.any_own);
+        assert_int_equal(all.all_loopback, rows[i].all.all_loopback);
+    }
+}
+
+static void it_is_known_who_hosts(void **state)
+{
+    struct mu_host h = host_with(MU_HOST_IF_OURS, 0);
+    char too_long[MU_NODE_TEXT_MAX + 1];
+    struct mu_host_event answer = { .type = MU_HOST_ON_ANSWERED };
+    struct mu_host_effects effects;
+
+    (void)state;
+    (void)play(&h, "start own bound", 0); /* by the happening, this is node7_1_1 */
+    assert_string_equal(mu_host_published(&h), "node7_1_1");
+    assert_int_equal(mu_host_port(&h), 29401);
+    (void)play(&h, "refused", 0);
+    assert_null(mu_host_published(&h));
+    assert_int_equal(mu_host_port(&h), 0);
+
+    h = host_with(MU_HOST_IF_OURS, 29400);
+    (void)play(&h, "start-foreign connected answered", 0);
+    assert_string_equal(h.hosted_by, "node7_1_1");
+    assert_null(mu_host_published(&h)); /* that is its host's to say */
+    assert_int_equal(mu_host_port(&h), 29400);
+    (void)play(&h, "unusable start-foreign", 0);
+    assert_string_equal(h.hosted_by, "");
+
+    memset(too_long, 'n', sizeof too_long);
+    for (int len = MU_NODE_TEXT_MAX + 1; len >= MU_NODE_TEXT_MAX - 1; len--) {
+        h = host_with(MU_HOST_IF_OURS, 29400);
+        (void)play(&h, "start-foreign connected", 0);
+        answer.node = mu_slice(too_long, (size_t)len);
+        mu_host_step(&h, &answer, &effects);
+        assert_int_equal(strlen(h.hosted_by), len < MU_NODE_TEXT_MAX ? len : 0);
+    }
+}
+
+/* Debian maps a machine's own name to 127.0.1.1. */
+static void a_host_that_listens_on_more_than_was_said_warns(void **state)
+{
+    static const struct {
+        enum mu_bind_reason reason;
+        bool others, warns;
+    } rows[] = {
+        { MU_BIND_OWN, true, false },
+        { MU_BIND_INTERFACES, false, false },
+        { MU_BIND_INTERFACES, true, true },
+        { MU_BIND_NOT_OWN, false, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_host h = host_with(MU_HOST_IF_OURS, 29400);
+        const struct mu_bind_plan plan = { .reason = rows[i].reason, .hosts = "any" };
+        const struct mu_host_event bound = { .type = MU_HOST_ON_BOUND, .port = 7, .plan = &plan };
+        struct mu_host_effects effects;
+
+        h.config.others = rows[i].others;
+        (void)play(&h, "start own", 0);
+        mu_host_step(&h, &bound, &effects);
+        assert_int_equal(effects.count, rows[i].warns ? 5 : 4);
+        assert_int_equal(effects.items[0].level, rows[i].warns ? MUSTER_LOG_WARNING : MUSTER_LOG_INFO);
+        assert_string_equal(effects.items[rows[i].warns].text, "hosting its store on port 7 of any");
+    }
+}
+
+static void a_value_that_no_node_writes_is_told_with_its_writer(void **state)
+{
+    static const struct {
+        const char *writer, *value, *text;
+    } rows[] = {
+        { NULL, "strange", NULL },
+        { "10.0.0.9", MU_KV_C10D_NO_DOCUMENT, NULL },
+        { "10.0.0.9", "gASVaaaa", NULL },
+        { "10.0.0.9", "gA", "10.0.0.9:5 has overwritten the document with something else (2 bytes)" },
+        { "10.0.0.9", "strange", "10.0.0.9:5 has overwritten the document with something else (7 bytes)" },
+        { "10.0.0.9", "", "10.0.0.9:5 has overwritten the document with something else (0 bytes)" },
+    };
+    char *key = mu_host_document_key("job");
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        union mu_addr addr;
+        char text[MU_HOST_SAY_MAX];
+        const union mu_addr *writer = rows[i].writer != NULL && mu_addr_parse(rows[i].writer, 5, &addr) ? &addr : NULL;
+
+        struct mu_host_effect said = { .text = NULL };
+
+        assert_int_equal(mu_host_overwritten(writer, mu_slice_str(rows[i].value), text, &said), rows[i].text != NULL);
+        if (rows[i].text == NULL)
+            continue;
+        assert_true(said.type == MU_HOST_DO_SAY && said.level == MUSTER_LOG_WARNING);
+        assert_string_equal(said.text, rows[i].text);
+    }
+    assert_string_equal(key, "/torch.rendezvous.job");
+    free(key);
 }
 
 static void a_host_dials_loopback_and_sends_its_workers_to_the_endpoint(void **state)
@@ -502,6 +678,7 @@ int main(void)
         cmocka_unit_test(port_zero_is_the_hosts_alone),
         cmocka_unit_test(a_name_is_looked_up_until_the_time_is_up),
         cmocka_unit_test(a_name_that_appears_is_taken),
+        cmocka_unit_test(a_store_that_is_not_reached_is_said_once_and_tried_for_the_rest),
         cmocka_unit_test(a_taken_port_is_dialled_and_bound_by_turns_until_the_time_is_up),
         cmocka_unit_test(tries_that_fail_at_once_let_time_pass),
         cmocka_unit_test(a_taken_port_that_becomes_free_is_hosted),
@@ -512,6 +689,10 @@ int main(void)
         cmocka_unit_test(loopback_is_warned_of_once_and_only_where_it_matters),
         cmocka_unit_test(who_stays_goes_when_nobody_is_connected_to_either_store),
         cmocka_unit_test(the_parameters_say_who_hosts_and_where),
+        cmocka_unit_test(addresses_are_summed_up),
+        cmocka_unit_test(it_is_known_who_hosts),
+        cmocka_unit_test(a_host_that_listens_on_more_than_was_said_warns),
+        cmocka_unit_test(a_value_that_no_node_writes_is_told_with_its_writer),
         cmocka_unit_test(a_host_dials_loopback_and_sends_its_workers_to_the_endpoint),
     };
 

@@ -47,13 +47,15 @@ static void enter(struct mu_node who, unsigned in)
     assert_non_null(mu_doc_enter(&doc, &who, in));
 }
 
-static const char *feed(enum mu_inquiry_event_type type, struct mu_slice text)
+static const char *feed(struct mu_inquiry_event event)
 {
     static const char *const names[] = { "", "ask host", "write", "leave", "progress" };
     static char told[64];
-    const struct mu_inquiry_effect effect =
-        mu_inquiry_step(&inquiry, &(struct mu_inquiry_event){ type, now_ms, text, &doc });
+    struct mu_inquiry_effect effect;
 
+    event.now_ms = now_ms;
+    event.doc = &doc;
+    effect = mu_inquiry_step(&inquiry, &event);
     if (effect.type == MU_INQUIRY_DO_WRITE_BOARD || effect.type == MU_INQUIRY_DO_LEAVE_BOARD) {
         board_len = effect.value.len;
         memcpy(board, effect.value.data, board_len);
@@ -68,22 +70,78 @@ static const char *feed(enum mu_inquiry_event_type type, struct mu_slice text)
 }
 
 struct row {
-    enum mu_inquiry_event_type type;
+    struct mu_inquiry_event event;
     const char *text, *what;
 };
 
-#define ON(type) MU_INQUIRY_ON_##type
+#define ON(name) ON_##name
+#define ON_WAIT                                                                                                        \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_TALKED, .waits = true                                                                    \
+    }
+#define ON_WAITED                                                                                                      \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_TALKED                                                                                   \
+    }
+#define ON_READ                                                                                                        \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_ANSWERED, .answer = MU_RDZV_STATE                                                        \
+    }
+#define ON_WROTE                                                                                                       \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_ANSWERED, .answer = MU_RDZV_WRITTEN                                                      \
+    }
+#define ON_UP                                                                                                          \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_TOLD, .tell = MU_PART_TELL_BACKEND_UP                                                    \
+    }
+#define ON_DOWN                                                                                                        \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_TOLD, .tell = MU_PART_TELL_BACKEND_DOWN                                                  \
+    }
+#define ON_PROGRESS                                                                                                    \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_PROGRESS                                                                                 \
+    }
+#define ON_BOOT                                                                                                        \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_BOOT                                                                                     \
+    }
+#define ON_HOST                                                                                                        \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_HOST                                                                                     \
+    }
+#define ON_NO_HOST                                                                                                     \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_HOST, .rc = MUSTER_ELOST                                                                 \
+    }
+#define ON_BOARD                                                                                                       \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_BOARD                                                                                    \
+    }
+#define ON_NO_BOARD                                                                                                    \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_BOARD, .rc = MUSTER_ELOST                                                                \
+    }
+#define ON_LEFT                                                                                                        \
+    {                                                                                                                  \
+        .type = MU_INQUIRY_ON_LEFT_BOARD                                                                               \
+    }
 #define PLAY(...) play((const struct row[]){ __VA_ARGS__ }, COUNT(((const struct row[]){ __VA_ARGS__ })))
 
 static void play(const struct row *rows, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        assert_string_equal(feed(rows[i].type, mu_slice_str(rows[i].text != NULL ? rows[i].text : "")), rows[i].what);
+    for (size_t i = 0; i < count; i++) {
+        struct mu_inquiry_event event = rows[i].event;
+
+        event.text = mu_slice_str(rows[i].text);
+        assert_string_equal(feed(event), rows[i].what);
+    }
 }
 
 static const char *written(void) /* the last compare-and-set was made */
 {
-    return feed(ON(BOARD), mu_slice(board, board_len));
+    return feed((struct mu_inquiry_event){ .type = MU_INQUIRY_ON_BOARD, .text = mu_slice(board, board_len) });
 }
 
 /* ---- Who hosts ---- */
@@ -101,8 +159,8 @@ static void a_round_and_a_store_that_is_back_ask_for_the_host_anew(void **state)
 {
     (void)state;
     PLAY({ ON(HOST), "node7_12_34", "host node7_12" }, { ON(BOOT), "", "ask host" }, { ON(UP), "", "" },
-         { ON(BOOT), "", "" }, { ON(HOST), "node8_1_2", "host node8_1" }, { ON(UP), "", "ask host" },
-         { ON(PROGRESS), "", "" });
+         { ON(BOOT), "", "" }, { ON(HOST), "node8_1_2", "host node8_1" }, { ON(DOWN), "", "" },
+         { ON(UP), "", "ask host" }, { ON(PROGRESS), "", "" });
 }
 
 static void a_member_of_pytorch_with_the_endpoints_name_hosts_the_store(void **state)
@@ -125,6 +183,7 @@ static void the_board_is_written_only_while_the_owner_waits(void **state)
     (void)state;
     PLAY({ ON(READ), "", "" }, { ON(WAIT), "", "" }, { ON(READ), "", "" }); /* not yet: the round may form at once */
     now_ms += MU_NOTICE_BOARD_BEAT_MS;
+    PLAY({ ON(WAIT), "", "" }, { ON(WROTE), "", "" });     /* the wait goes on */
     PLAY({ ON(READ), "", "write" }, { ON(READ), "", "" }); /* one at a time */
     assert_string_equal(written(), "");
     PLAY({ ON(READ), "", "" });
@@ -133,7 +192,7 @@ static void the_board_is_written_only_while_the_owner_waits(void **state)
     now_ms += MU_NOTICE_BOARD_BEAT_MS;
     PLAY({ ON(READ), "", "write" });
     assert_string_equal(written(), "");
-    PLAY({ ON(WAITED), "", "leave" });
+    PLAY({ ON(WAITED), "", "leave" }, { ON(LEFT), "", "" });
     assert_int_equal(board_len, 0);
     now_ms += MU_NOTICE_BOARD_BEAT_MS;
     PLAY({ ON(READ), "", "" }, { ON(WAITED), "", "" });

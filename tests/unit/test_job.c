@@ -49,12 +49,16 @@ static int tear_down(void **state)
 /* Keys without what all those of the round begin with. */
 static int show(const struct scene *s, char *text, size_t room, const struct mu_job_effect *effect)
 {
+    static const char *const ends[] = { "failed", "done", "left" };
     static const char *const whose[] = { "policy", "ranks", "completion", "key gc" };
     struct mu_slice key = effect->ask.key;
     size_t own = strlen(s->own);
 
     if (effect->type == MU_JOB_DO_CLOSE)
         return snprintf(text, room, "close");
+    if (effect->type == MU_JOB_DO_REPORT)
+        return snprintf(text, room, "report %s %" PRId64 " '%s'", ends[effect->report->end], effect->report->rank,
+                        effect->report->text);
     if (effect->type == MU_JOB_DO_WARN)
         return snprintf(text, room, "warn");
     if (effect->type == MU_JOB_DO_POLICY)
@@ -356,6 +360,158 @@ static void time_passes_for_all_of_them(void **state)
     assert_int_equal(mu_job_deadline_ms(s->job), s->now_ms + MU_POLICY_LEAVE_MS);
     s->now_ms += MU_POLICY_LEAVE_MS;
     assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "end");
+}
+
+/* ---- A round with a leader ---- */
+
+static const struct mu_part_verdict all_good = { .succeeded = true }, all_bad = { .cause = "rank 4 failed" };
+
+/* With its worker up. */
+static const char *run_led(struct scene *s, int64_t round, int64_t count, const char *why)
+{
+    const struct mu_part_seat seat = {
+        .count = count, .restarts_left = 1 - count, .max_restarts = 1, .base_rank = 4, .world_size = 8, .why = why
+    };
+    struct mu_round joined = { .round = round, .rank = 1, .world_size = 2, .has_store = true };
+
+    if (count == 0)
+        assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_RUN }), "join");
+    s->told = true;
+    (void)rdzv(s, MUSTER_RDZV_JOINED, (struct mu_job_event){ .joined = &joined, .round = round, .seat = &seat });
+    assert_int_equal(mu_policy_phase(mu_job_policy(s->job)), MU_POLICY_RUNNING);
+    assert_int_equal(mu_job_assigned(s->job)->world_size, 8);
+    assert_int_equal(mu_job_assigned(s->job)->base_rank, 4);
+    assert_int_equal(mu_job_assigned(s->job)->count, count);
+    return s->trace;
+}
+
+static const char *worker_fails(struct scene *s)
+{
+    return tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .text = "exit code 3" });
+}
+
+static void with_a_leader_no_key_is_asked_for(void **state)
+{
+    char key[64], text[MU_VANISHED_NOTE_MAX];
+    struct scene *s = *state;
+
+    assert_string_equal(run_led(s, 3, 0, NULL), "start");
+    assert_false(mu_job_will(s->job, key, sizeof key, text));
+    assert_int_equal(mu_job_deadline_ms(s->job), UINT64_MAX);
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = true }), "stop");
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED }), "report done -1 ''");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_REPORTED, (struct mu_job_event){ .round = 3 }), "");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_CLOSED, (struct mu_job_event){ .round = -1, .verdict = &all_good }), "end");
+    assert_string_equal(s->said, "all 2 nodes are done");
+}
+
+static void a_failure_is_reported_and_the_leader_says_what_it_costs(void **state)
+{
+    struct scene *s = *state;
+
+    (void)run_led(s, 3, 0, NULL);
+    assert_string_equal(worker_fails(s), "stop, report failed 4 'exit code 3'");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_REPORTED, (struct mu_job_event){ .round = 3 }), "");
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, (struct mu_job_event){ .round = 3, .cause = "rank 4" }), "");
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED }), "join");
+    assert_string_equal(run_led(s, 4, 1, "rank 4 failed on n; restarting with 2 nodes, no restarts left"), "start");
+    assert_string_equal(s->said, "rank 4 failed on n; restarting with 2 nodes, no restarts left");
+    assert_int_equal(mu_policy_remaining_restarts(mu_job_policy(s->job)), 0);
+    assert_string_equal(worker_fails(s), "stop, report failed 4 'exit code 3'");
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED });
+    assert_string_equal(
+        rdzv(s, MUSTER_RDZV_FAILED,
+             (struct mu_job_event){ .round = -1,
+                                    .request = MUSTER_RDZV_REQUEST_JOIN,
+                                    .verdict = &all_bad,
+                                    .error = &(struct muster_error){ .code = MUSTER_ERDZV_CLOSED, .text = "closed" } }),
+        "end");
+    assert_string_equal(s->said, "the job has failed: rank 4 failed");
+}
+
+static void what_the_leader_says_ends_the_round_in_its_own_words(void **state)
+{
+    static const struct {
+        enum muster_rdzv_event_type type;
+        struct mu_job_event event;
+        const char *trace, *said;
+    } rows[] = {
+        { MUSTER_RDZV_PEERS_LOST,
+          { .round = 3, .cause = "rank 9 failed on node2: exit code 1" },
+          "stop",
+          "rank 9 failed on node2: exit code 1; restarting the group" },
+        { MUSTER_RDZV_PEERS_LOST, { .round = 2, .cause = "of another round" }, "", "" },
+        { MUSTER_RDZV_WAITING, { .round = 3, .count = 1 }, "stop", "1 node wants to join; restarting the group" },
+        { MUSTER_RDZV_CLOSED,
+          { .round = -1, .verdict = &all_bad },
+          "stop",
+          "the job has failed on another node; stopping the workers" },
+        { MUSTER_RDZV_CLOSED, { .round = -1 }, "", "" },
+        { MUSTER_RDZV_REMOVED,
+          { .round = 3 },
+          "kill",
+          "the others had gone on without this node; restarting the group" },
+    };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        (void)tear_down(state);
+        (void)set_up(state);
+        (void)run_led(s, 3, 0, NULL);
+        s->said[0] = '\0';
+        (void)rdzv(s, rows[i].type, rows[i].event);
+        if (strcmp(rows[i].trace, s->trace) != 0 || strcmp(rows[i].said, s->said) != 0)
+            fail_msg("row %zu: '%s' says '%s'", i, s->trace, s->said);
+    }
+}
+
+static void who_leaves_reports_why_before(void **state)
+{
+    struct scene *s = *state;
+
+    (void)run_led(s, 3, 0, NULL);
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_SIGNAL, .number = 15 }),
+                        "report left -1 'SIGTERM', stop");
+    assert_string_equal(tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED }), "leave");
+}
+
+static void who_is_done_ends_when_the_others_regroup_or_at_its_limit(void **state)
+{
+    struct scene *s = *state;
+
+    (void)run_led(s, 3, 0, NULL);
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = true });
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED });
+    (void)rdzv(s, MUSTER_RDZV_REPORTED, (struct mu_job_event){ .round = 3 });
+    assert_string_equal(rdzv(s, MUSTER_RDZV_PEERS_LOST, (struct mu_job_event){ .round = 3, .cause = "lost node9" }),
+                        "leave");
+    assert_string_equal(s->said, "lost node9; this node's workers have succeeded, so it ends and the other nodes "
+                                 "regroup");
+    (void)tear_down(state);
+    (void)set_up(state);
+    (void)run_led(s, 3, 0, NULL);
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_EXITED, .ok = true });
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED });
+    (void)rdzv(
+        s, MUSTER_RDZV_BACKEND_DOWN,
+        (struct mu_job_event){ .round = -1, .error = &(struct muster_error){ .code = MUSTER_ELOST, .text = "away" } });
+    s->now_ms += MU_COMPLETION_SILENT_MS;
+    assert_string_equal(step(s, (struct mu_job_event){ .type = MU_JOB_ON_TIME }), "leave");
+}
+
+/* A PyTorch node has come: from now on the job meets in a document. */
+static void a_round_without_a_leader_may_follow(void **state)
+{
+    struct mu_round joined = { .round = 3, .rank = 0, .world_size = 2, .all_ours = true, .has_store = true };
+    struct scene *s = *state;
+
+    (void)run_led(s, 2, 0, NULL);
+    (void)rdzv(s, MUSTER_RDZV_PEERS_LOST, (struct mu_job_event){ .round = 2, .cause = "a PyTorch node joins" });
+    (void)tell(s, (struct mu_policy_event){ .type = MU_POLICY_ON_STOPPED });
+    assert_string_equal(
+        rdzv(s, MUSTER_RDZV_JOINED,
+             (struct mu_job_event){ .joined = &joined, .round = 3, .nodes = s->members, .nodes_count = 2 }),
+        "ranks: get role_info/1");
 }
 
 static void any_allocation_may_fail(void **state)
@@ -857,6 +1013,12 @@ int main(void)
         SCENE(a_request_that_cannot_be_made_is_answered_all_the_same),
         SCENE(a_round_whose_members_there_is_no_memory_for_is_left),
         SCENE(time_passes_for_all_of_them),
+        SCENE(with_a_leader_no_key_is_asked_for),
+        SCENE(a_failure_is_reported_and_the_leader_says_what_it_costs),
+        SCENE(what_the_leader_says_ends_the_round_in_its_own_words),
+        SCENE(who_leaves_reports_why_before),
+        SCENE(who_is_done_ends_when_the_others_regroup_or_at_its_limit),
+        SCENE(a_round_without_a_leader_may_follow),
         cmocka_unit_test(any_allocation_may_fail),
         cmocka_unit_test(any_job_ends_and_all_agree_how),
     };

@@ -152,8 +152,9 @@ static void leave_will(struct mu_will *will, int port, bool longer)
     char bytes[WILL_LONG];
 
     memset(bytes, longer ? 'l' : 's', sizeof bytes);
-    EXPECT(mu_will_set(will, (struct sockaddr *)&address, sizeof address,
-                       mu_slice(bytes, longer ? WILL_LONG : WILL_SHORT)));
+    EXPECT(mu_will_set(will, &(struct mu_will_text){ .address = (struct sockaddr *)&address,
+                                                     .address_len = sizeof address,
+                                                     .bytes = mu_slice(bytes, longer ? WILL_LONG : WILL_SHORT) }));
 }
 
 /* What the agent is to be: "exit N", "raise N", "listen", "deaf", "rewrite PORT" its last will, or "run WORDS...".

@@ -396,6 +396,9 @@ static void what_the_back_end_says_is_passed_on(void **state)
     assert_int_equal(answer->rc, MUSTER_ERDZV_STATE);
     assert_string_equal(answer->error.text, "read the document: it is broken");
     assert_false(answer->gone);
+    s.m.fails = MUSTER_ECONNECT; /* without a connection it does not matter what for */
+    answer = ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_READ });
+    assert_string_equal(answer->error.text, "it is broken");
     s.m.says_why = false;
     s.m.fails = MUSTER_ELOST;
     answer = ask(&s.a, asking_write("x", NULL));

@@ -27,8 +27,10 @@ static void step(struct mu_fold_event event)
 static void join_round(void)
 {
     struct mu_buf leader = { 0 };
-    struct mu_fold_member members[] = { { OTHER, { mu_slice_str("b"), 1, 1 } }, { ME, { mu_slice_str("a"), 1, 1 } } };
-    struct mu_fold_world world = { .id = WORLD, .round = 3, .members = members, .count = 2 };
+    struct mu_buf doc = { 0 }, seat = { 0 };
+    struct mu_fold_world world = {
+        .id = WORLD, .round = 3, .nodes = 2, .first = "b", .first_pid = 1, .first_local_id = 1, .size = 2
+    };
     struct mu_fold_kv kv = { .key = mu_slice_str("job/folder"), .create = 5, .mod = 5, .lease = 22 };
     uint64_t load, take;
 
@@ -41,14 +43,19 @@ static void join_round(void)
     step((struct mu_fold_event){ .type = MU_FOLD_ON_LEASED, .id = take, .lease = LEASE });
     step(
         (struct mu_fold_event){ .type = MU_FOLD_ON_WROTE, .id = id_of(MU_FOLD_DO_WRITE), .held = true, .revision = 6 });
-    assert_int_equal(mu_fold_world_write(&world), 0);
+    assert_int_equal(mu_fold_world_write(&world, &doc), 0);
     kv = (struct mu_fold_kv){
-        .key = mu_slice_str("job/doc"), .value = mu_buf_slice(&world.bytes), .create = 9, .mod = 20, .lease = 33
+        .key = mu_slice_str("job/doc"), .value = mu_buf_slice(&doc), .create = 9, .mod = 20, .lease = 33
     };
     step((struct mu_fold_event){ .type = MU_FOLD_ON_CHANGED, .scope = MU_FOLD_JOB, .kvs = &kv, .count = 1 });
+    assert_int_equal(mu_fold_seat_write(&(struct mu_fold_seat){ .rank = 1, .role_size = 2 }, &seat), 0);
+    kv = (struct mu_fold_kv){ .key = mu_slice_str("seat/0000000000000007/0000000000000001"),
+                              .value = mu_buf_slice(&seat) };
+    step((struct mu_fold_event){ .type = MU_FOLD_ON_RANGED, .id = id_of(MU_FOLD_DO_RANGE), .kvs = &kv, .count = 1 });
     assert_int_equal(mu_fold_phase(fold), MU_FOLD_MEMBER);
     mu_buf_done(&leader);
-    mu_buf_done(&world.bytes);
+    mu_buf_done(&doc);
+    mu_buf_done(&seat);
 }
 
 static int start(void **state)
@@ -61,7 +68,8 @@ static int start(void **state)
                                      .lease_ms = 10000,
                                      .job_lease_ms = 60000,
                                      .first_ms = 60000,
-                                     .seed = 1 };
+                                     .seed = 1,
+                                     .ops_max = MU_FOLD_OPS_MIN };
 
     (void)state;
     meeting = (struct mu_meeting){ .has_master = false };
@@ -163,6 +171,7 @@ static void the_address_waits_for_the_port(void **state)
     assert_int_equal(answer.type, MU_BOOT_ON_SET);
     assert_false(mu_meeting_is_known(&meeting, fold));
     assert_int_equal(ask(MU_BOOT_DO_SET, "job/3/MASTER_PORT", "80", 81), MU_MEETING_PUBLISH);
+    assert_true(answer.type == MU_BOOT_ON_REQUEST_FAILED && answer.error->code == MUSTER_ENOMEM); /* if so */
     assert_string_equal(master.addr, "10.0.0.2");
     assert_int_equal(master.port, 80);
     assert_int_equal(master.agents_port, 81);
@@ -194,33 +203,47 @@ static void a_round_that_is_not_in_etcd_cannot_be_published(void **state)
 
 static void what_was_published_is_set_only_if_the_round_was_still_the_jobs(void **state)
 {
-    struct muster_error error = { .code = MUSTER_ELOST, .text = "no leader" };
-    struct mu_fold_event event = { .type = MU_FOLD_ON_WROTE, .held = true };
+    static const struct muster_error error = { .code = MUSTER_ELOST, .text = "no leader" };
+    static const struct {
+        struct mu_fold_event event;
+        enum mu_boot_event_type type;
+        const char *why;
+    } rows[] = {
+        { { .type = MU_FOLD_ON_WROTE, .held = true }, MU_BOOT_ON_SET, NULL },
+        { { .type = MU_FOLD_ON_REQUEST_FAILED, .error = &error }, MU_BOOT_ON_REQUEST_FAILED, "no leader" },
+        { { .type = MU_FOLD_ON_WROTE }, MU_BOOT_ON_REQUEST_FAILED, "the job has gone on to another round" },
+    };
 
     (void)state;
-    assert_int_equal(mu_meeting_published(&meeting, 7, &event).type, MU_BOOT_ON_SET);
-    event = (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED, .error = &error };
-    answer = mu_meeting_published(&meeting, 7, &event);
-    assert_true(answer.type == MU_BOOT_ON_REQUEST_FAILED && answer.id == 7);
-    assert_string_equal(answer.error->text, "no leader");
-    event = (struct mu_fold_event){ .type = MU_FOLD_ON_WROTE };
-    answer = mu_meeting_published(&meeting, 7, &event);
-    assert_true(answer.type == MU_BOOT_ON_REQUEST_FAILED && answer.id == 7);
-    assert_string_equal(answer.error->text, "the job has gone on to another round");
+    join_round();
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_fold_event event = rows[i].event;
+
+        event.id = 7;
+        assert_false(mu_meeting_published(&meeting, &event, &answer)); /* an answer to the machine */
+        event.id = mu_meeting_write(&meeting, fold, 7, mu_slice_str("v")).id;
+        assert_true(mu_meeting_published(&meeting, &event, &answer));
+        assert_true(answer.type == rows[i].type && answer.id == 7);
+        if (rows[i].why != NULL)
+            assert_string_equal(answer.error->text, rows[i].why);
+    }
 }
 
 static void it_is_published_only_for_the_document_that_we_know(void **state)
 {
     struct mu_fold_write write;
+    struct mu_fold_effect effect;
 
     (void)state;
     join_round();
-    write = mu_meeting_write(fold, mu_slice_str("v"));
-    assert_true(write.repeatable && write.compares_count == 1 && write.puts_count == 1 && write.else_count == 0);
+    effect = mu_meeting_write(&meeting, fold, 7, mu_slice_str("v"));
+    assert_int_equal(effect.type, MU_FOLD_DO_WRITE);
+    write = *effect.write;
+    assert_true(write.repeatable && write.compares_count == 1 && write.ops_count == 1 && write.else_count == 0);
     assert_true(write.compares[0].kind == MU_FOLD_MOD && write.compares[0].revision == 20);
     assert_true(mu_slice_equal(write.compares[0].key, mu_slice_str("job/doc")));
-    assert_true(mu_slice_equal(write.puts[0].key, mu_slice_str("job/master")));
-    assert_true(mu_slice_equal(write.puts[0].value, mu_slice_str("v")) && write.puts[0].lease == LEASE);
+    assert_true(mu_slice_equal(write.ops[0].key, mu_slice_str("job/master")));
+    assert_true(mu_slice_equal(write.ops[0].value, mu_slice_str("v")) && write.ops[0].lease == LEASE);
 }
 
 static void agents_meet_at_rank_0_which_meets_itself_on_loopback(void **state)
@@ -234,7 +257,7 @@ static void agents_meet_at_rank_0_which_meets_itself_on_loopback(void **state)
     see_master(WORLD);
     assert_string_equal(mu_meeting_agents_addr(&meeting, fold, true), "10.0.0.1"); /* a store of an earlier round */
     assert_false(mu_meeting_hosts(fold, true) || mu_meeting_hosts(fold, false));
-    start = mu_meeting_boot_start(fold, mu_slice_str("a"), rank0);
+    start = mu_meeting_boot_start(fold, rank0);
     assert_true(start.round == 3 && start.rank == 1 && start.all_ours && start.rank0_ours && start.elsewhere);
     assert_true(mu_slice_equal(start.rank0, mu_slice_str("b_1_1")));
     assert_int_equal(ask(MU_BOOT_DO_CHECK, "job/3/MASTER_ADDR", "", 0), MU_MEETING_ANSWER);

@@ -65,7 +65,8 @@ static void *new_fold(void)
                                      .lease_ms = 10000,
                                      .job_lease_ms = 60000,
                                      .first_ms = 60000,
-                                     .seed = 1 };
+                                     .seed = 1,
+                                     .ops_max = MU_FOLD_OPS_MIN };
     struct mu_fold *fold = NULL;
 
     assert_int_equal(mu_fold_new(&config, &fold, NULL), 0);

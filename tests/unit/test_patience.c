@@ -40,6 +40,17 @@ static void an_etcd_that_is_late_is_given_more_time_and_less_again_when_it_answe
     assert_int_equal(patience_ms(), 3000);
 }
 
+static void of_a_lease_only_the_request_for_it_says_how_busy_etcd_is(void **state)
+{
+    (void)state;
+    mu_patience_learn_lease(&patience, 7, MUSTER_ETIMEOUT); /* it had been granted */
+    assert_int_equal(patience_ms(), 3000);
+    mu_patience_learn_lease(&patience, 0, MUSTER_ECONNECT);
+    assert_int_equal(patience_ms(), 3000);
+    mu_patience_learn_lease(&patience, 0, MUSTER_ETIMEOUT);
+    assert_int_equal(patience_ms(), 6000);
+}
+
 static void a_request_that_has_to_be_over_by_then_waits_no_longer(void **state)
 {
     (void)state;
@@ -61,6 +72,7 @@ int main(void)
         cmocka_unit_test(one_of_several_servers_has_half_of_it),
         cmocka_unit_test_setup(a_request_has_a_third_of_a_lease_within_limits, start),
         cmocka_unit_test_setup(an_etcd_that_is_late_is_given_more_time_and_less_again_when_it_answers, start),
+        cmocka_unit_test_setup(of_a_lease_only_the_request_for_it_says_how_busy_etcd_is, start),
         cmocka_unit_test_setup(a_request_that_has_to_be_over_by_then_waits_no_longer, start),
     };
 

@@ -1460,6 +1460,159 @@ static void who_was_in_a_round_that_failed_for_good_is_no_spare(void **state)
                         "end graceful exit rc 0");
 }
 
+/* ---- A round with a leader ---- */
+
+static const char *judged(struct scene *s, int code, const struct mu_part_verdict *verdict)
+{
+    struct muster_error error = { .code = code, .text = "closed" };
+
+    return step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED,
+                                             .round = -1,
+                                             .request = MUSTER_RDZV_REQUEST_JOIN,
+                                             .verdict = verdict,
+                                             .error = &error });
+}
+
+static const struct mu_part_verdict all_good = { .succeeded = true };
+static const struct mu_part_verdict all_bad = { .cause = "rank 3 failed on n3; no restarts left" };
+
+static void run_led(struct scene *s, int64_t round, int64_t count, int64_t left)
+{
+    if (round == 0)
+        (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined_as(
+        s, (struct mu_round){
+               .round = round, .rank = 1, .world_size = 2, .led = true, .restarts_left = left, .max_restarts = 3 });
+    (void)assigned(s, count, true);
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_RUNNING);
+}
+
+static void a_leader_counts_a_failure_when_the_next_round_forms(void **state)
+{
+    struct scene *s = *state;
+
+    assert_int_equal(mu_policy_max_restarts(s->policy), 1);
+    run_led(s, 0, 0, 3);
+    assert_int_equal(mu_policy_max_restarts(s->policy), 3);
+    assert_string_equal(exited(s, 1, false), STOP TELL(3));
+    assert_true(s->is_restart);
+    assert_string_equal(lost(s), ""); /* the leader says the same to all */
+    assert_string_equal(stopped(s), "join");
+    assert_non_null(strstr(s->told, "'[default] Worker group FAILED. 3/3 attempts left; will restart worker group'"));
+    assert_int_equal(mu_policy_remaining_restarts(s->policy), 3);
+    run_led(s, 1, 1, 2);
+    assert_int_equal(mu_policy_count(s->policy), 1);
+    assert_int_equal(mu_policy_remaining_restarts(s->policy), 2);
+    (void)exited(s, 1, false);
+    (void)stopped(s);
+    run_led(s, 2, 1, 2); /* a node was lost: it was free */
+    assert_int_equal(mu_policy_count(s->policy), 1);
+}
+
+static void the_last_failure_may_still_be_a_consequence(void **state)
+{
+    struct scene *s = *state;
+
+    run_led(s, 0, 3, 0);
+    assert_string_equal(exited(s, 1, false), STOP TELL(3));
+    assert_false(s->is_restart); /* as far as we know */
+    assert_string_equal(stopped(s), "join");
+    assert_non_null(strstr(s->told, "'the job fails now, unless the leader finds that a lost node was the cause'"));
+    run_led(s, 1, 3, 0);
+    assert_int_equal(mu_policy_remaining_restarts(s->policy), 0);
+}
+
+static void a_failure_that_the_leader_does_not_forgive_is_reported(void **state)
+{
+    struct scene *s = *state;
+
+    run_led(s, 0, 3, 0);
+    (void)exited(s, 1, false);
+    (void)stopped(s);
+    (void)simple(s, MU_POLICY_ON_CLOSED);
+    assert_string_equal(judged(s, MUSTER_ERDZV_CLOSED, &all_bad), "end workers failed rc 1");
+    assert_int_equal(s->outcome.state, MU_GROUP_FAILED);
+    assert_string_equal(s->outcome.error.text, "local rank 1 exited with 3");
+    assert_non_null(strstr(s->told, "'the job has failed: rank 3 failed on n3; no restarts left', state FAILED"));
+    assert_null(strstr(s->told, "record rendezvous"));
+    assert_non_null(strstr(s->told, "final failed 0"));
+}
+
+static void the_failure_of_another_node_that_is_not_forgiven_is_an_error(void **state)
+{
+    static const int codes[] = { MUSTER_ERDZV_CLOSED, MUSTER_ERDZV_GRACEFUL_EXIT };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(codes); i++) {
+        configure(s, 1);
+        run_led(s, 0, 3, 0);
+        assert_string_equal(lost(s), STOP);
+        (void)stopped(s);
+        assert_string_equal(judged(s, codes[i], &all_bad), "end error rc 1");
+        assert_string_equal(s->outcome.error.text, "the job has failed: rank 3 failed on n3; no restarts left");
+        assert_int_equal(s->outcome.error.code, MUSTER_ERDZV_CLOSED);
+        assert_non_null(strstr(s->told, "record rendezvous 0 ms"));
+    }
+}
+
+/* Nobody is asked: there are no keys. */
+static void how_a_closed_job_has_ended_is_told_with_it(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    assert_string_equal(judged(s, MUSTER_ERDZV_CLOSED, &all_good), "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "closed: the job has succeeded");
+    configure(s, 1);
+    (void)simple(s, MU_POLICY_ON_RUN);
+    assert_string_equal(judged(s, MUSTER_ERDZV_CLOSED, &all_bad), "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "closed: the job has failed: rank 3 failed on n3; no restarts left");
+    configure(s, 1); /* a spare that was not needed */
+    (void)simple(s, MU_POLICY_ON_RUN);
+    assert_string_equal(judged(s, MUSTER_ERDZV_GRACEFUL_EXIT, &all_bad), "end graceful exit rc 0");
+    configure(s, 1); /* and one that was in an earlier round */
+    run_led(s, 0, 0, 3);
+    (void)lost(s);
+    (void)stopped(s);
+    assert_string_equal(judged(s, MUSTER_ERDZV_GRACEFUL_EXIT, &all_good), "end graceful exit rc 0");
+    configure(s, 1);
+    run_led(s, 0, 0, 3);
+    (void)lost(s);
+    (void)stopped(s);
+    assert_string_equal(judged(s, MUSTER_ERDZV_CLOSED, NULL), "end error rc 1");
+    assert_string_equal(s->outcome.error.text, "closed");
+}
+
+static void a_job_that_fails_while_workers_run_stops_them(void **state)
+{
+    struct scene *s = *state;
+
+    run_led(s, 0, 0, 3);
+    assert_string_equal(step(s, (struct mu_policy_event){ .type = MU_POLICY_ON_JOB_FAILED, .text = "no" }), STOP);
+    (void)simple(s, MU_POLICY_ON_CLOSED);
+    assert_string_equal(stopped(s), "leave");
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "end error rc 1");
+}
+
+static void a_host_that_is_behind_serves_until_the_leader_has_closed_the_job(void **state)
+{
+    struct scene *s = *state;
+
+    (void)simple(s, MU_POLICY_ON_RUN);
+    (void)joined_as(s, (struct mu_round){ .world_size = 2, .led = true, .serves = true });
+    (void)assigned(s, 0, true);
+    (void)simple(s, MU_POLICY_ON_STARTED);
+    (void)exited(s, 0, true);
+    (void)exited(s, 1, true);
+    assert_string_equal(stopped(s), "finish");
+    (void)finished(s, MU_COMPLETION_END_BEHIND);
+    assert_string_equal(simple(s, MU_POLICY_ON_LEFT), "linger");
+    assert_string_equal(simple(s, MU_POLICY_ON_CLOSED), "");
+    assert_int_equal(mu_policy_phase(s->policy), MU_POLICY_LINGERING);
+    assert_string_equal(simple(s, MU_POLICY_ON_ALONE), "end succeeded rc 0");
+}
+
 /* ---- Done, while others are not ---- */
 
 static void serving_scene(struct scene *s, bool fails)
@@ -1742,6 +1895,7 @@ struct world {
     bool done; /* workers have succeeded and nothing of them is left */
     struct mu_ask ask;
     bool asked;
+    bool led; /* the last round had a leader */
     unsigned ends, starts;
     bool ended;
     enum mu_policy_outcome_kind kind;
@@ -1785,13 +1939,14 @@ static void world_perform(struct world *w, const struct mu_policy_effect *e)
         w->finishing = w->done = true;
         break;
     case MU_POLICY_DO_FAIL_JOB:
-        assert_false(w->alive);
+        assert_false(w->alive || w->led);
         w->failing = true;
         break;
     case MU_POLICY_DO_LINGER:
         w->lingering = true;
         break;
     case MU_POLICY_DO_ASK:
+        assert_false(w->led);
         w->ask = e->ask;
         w->asked = true;
         break;
@@ -1847,15 +2002,23 @@ static void world_join_ends(struct world *w)
                            .all_ours = dice(w, 2) == 0,
                            .has_store = true,
                            .serves = dice(w, 2) == 0,
-                           .serves_workers = dice(w, 2) == 0 };
+                           .serves_workers = dice(w, 2) == 0,
+                           .led = w->led || (w->round == 0 && dice(w, 2) == 0),
+                           .restarts_left = (int64_t)dice(w, 3),
+                           .max_restarts = 3 };
+    const struct mu_part_verdict *const verdicts[] = { NULL, &all_good, &all_bad };
 
     w->joining = false;
     if (dice(w, 12) == 0)
-        world_feed(
-            w, (struct mu_policy_event){
-                   .type = MU_POLICY_ON_FAILED, .round = -1, .request = MUSTER_RDZV_REQUEST_JOIN, .error = &error });
-    else
+        world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_FAILED,
+                                                .round = -1,
+                                                .request = MUSTER_RDZV_REQUEST_JOIN,
+                                                .verdict = w->led ? verdicts[dice(w, 3)] : NULL,
+                                                .error = &error });
+    else {
+        w->led = in.led;
         world_feed(w, (struct mu_policy_event){ .type = MU_POLICY_ON_JOINED, .joined = &in });
+    }
 }
 
 static void world_assign_ends(struct world *w)
@@ -2094,6 +2257,13 @@ int main(void)
         SCENE(workers_that_failed_and_found_the_job_closed_are_reported),
         SCENE(who_was_in_a_round_that_failed_for_good_is_no_spare),
         SCENE(the_stores_host_lets_the_others_read_how_it_ended),
+        SCENE(a_leader_counts_a_failure_when_the_next_round_forms),
+        SCENE(the_last_failure_may_still_be_a_consequence),
+        SCENE(a_failure_that_the_leader_does_not_forgive_is_reported),
+        SCENE(the_failure_of_another_node_that_is_not_forgiven_is_an_error),
+        SCENE(how_a_closed_job_has_ended_is_told_with_it),
+        SCENE(a_job_that_fails_while_workers_run_stops_them),
+        SCENE(a_host_that_is_behind_serves_until_the_leader_has_closed_the_job),
         SCENE(who_is_behind_leaves_and_has_succeeded),
         SCENE(the_stores_host_serves_on_when_it_is_behind),
         SCENE(who_is_done_and_cannot_reach_the_store_has_succeeded),

@@ -159,6 +159,7 @@ static void note_tell(struct scene *s, const struct mu_rdzv_effect *effect)
     case MU_PART_TELL_LEFT:
     case MU_PART_TELL_BACKEND_UP:
     case MU_PART_TELL_PROGRESS:
+    case MU_PART_TELL_REPORTED: /* not of this machine */
     case MU_PART_TELLS_COUNT:
         break;
     case MU_PART_TELL_FOREIGN:

@@ -1,5 +1,6 @@
 /* The story of a rendezvous: PyTorch's operations, states and messages, told to whoever listens, and to nobody else. */
 #include "base/log.h"
+#include "base/words.h"
 #include "handler/rdzv_trace.h"
 #include "pure.h"
 
@@ -189,20 +190,135 @@ static void every_step_has_pytorchs_words(void **state)
     assert_int_equal(heard.lines, COUNT(rows));
 }
 
+static void a_host_has_no_place_in_the_group_yet(void **state)
+{
+    struct heard heard = { 0 };
+
+    (void)state;
+    muster_events_set_sink(on_record, &heard);
+    mu_rdzv_trace_hosts(mu_teller_of("job", &node));
+    assert_non_null(strstr(heard.text, "|Process 4711 hosts the TCP store for the C10d rendezvous backend.|job|"));
+    assert_non_null(strstr(heard.text, "|host7_4711_-1|"));
+}
+
+/* ---- What machines do ---- */
+
+static struct mu_words diary; /* records and lines, in order: "_keep_alive; info: text; " */
+static char diary_text[4096];
+
+static void on_diary_record(void *ctx, const struct muster_event_record *record)
+{
+    const char *dot = strrchr(record->name, '.');
+
+    (void)ctx;
+    mu_words_add(&diary, "%s; ", dot != NULL ? dot + 1 : record->name);
+}
+
+static void on_diary_line(void *ctx, enum muster_log_level level, const char *line)
+{
+    static const char *const levels[] = {
+        [MUSTER_LOG_DEBUG] = "debug", [MUSTER_LOG_INFO] = "info", [MUSTER_LOG_WARNING] = "warning"
+    };
+
+    (void)ctx;
+    if (strncmp(line, "rendezvous '", 12) == 0) /* other lines are the records' */
+        mu_words_add(&diary, "%s: %s; ", levels[level], line);
+}
+
+static struct mu_teller begin_diary(void)
+{
+    diary = (struct mu_words){ .text = diary_text, .room = sizeof diary_text };
+    diary_text[0] = '\0';
+    muster_events_set_sink(on_diary_record, NULL);
+    muster_log_set_sink(on_diary_line, NULL);
+    return mu_teller_of("job", &node);
+}
+
 static void each_action_that_writes_has_a_step_of_its_own(void **state)
 {
-    bool seen[COUNT(rows) + 1] = { false };
+    char before[sizeof diary_text] = "";
 
     (void)state;
     for (int i = MU_RDZV_KEEP_ALIVE; i <= MU_RDZV_FINISH; i++) {
-        enum mu_rdzv_trace_kind kind;
+        const struct mu_rdzv_deed deed = { .action = (enum mu_rdzv_action)i };
+        struct mu_teller who = begin_diary();
 
-        if (!mu_rdzv_action_writes((enum mu_rdzv_action)i))
+        if (!mu_rdzv_action_writes(deed.action))
             continue;
-        kind = mu_rdzv_trace_of_action((enum mu_rdzv_action)i);
-        assert_in_range(kind, MU_RDZV_TRACE_KEEPS_ALIVE, MU_RDZV_TRACE_MARKS_CLOSED);
-        assert_false(seen[kind]);
-        seen[kind] = true;
+        mu_rdzv_trace_planned(&who, (struct mu_rdzv_deeds){ &deed, 1 }, 2);
+        assert_true(diary_text[0] == '_' && strstr(before, diary_text) == NULL);
+        (void)strcat(before, diary_text);
+    }
+}
+
+static void what_a_write_is_to_do_is_told_in_order(void **state)
+{
+    static const struct mu_rdzv_deed deeds[] = {
+        { .action = MU_RDZV_REMOVE_FROM_PARTICIPANTS, .round = 4, .ends_round = true },
+        { .action = MU_RDZV_REMOVE_FROM_PARTICIPANTS, .round = 5, .ends_last_call = true },
+        { .action = MU_RDZV_ADD_TO_PARTICIPANTS, .round = 5 },
+    };
+    struct mu_teller who = begin_diary();
+
+    (void)state;
+    mu_rdzv_trace_planned(&who, (struct mu_rdzv_deeds){ deeds, COUNT(deeds) }, 2);
+    assert_string_equal(diary_text,
+                        "_remove_from_participants; debug: rendezvous 'job': no participants left; the next round "
+                        "begins; _remove_from_participants; debug: rendezvous 'job': fewer participants left than the "
+                        "minimum of 2; the last call is off; _add_to_participants; ");
+}
+
+static void what_became_of_a_write_is_told_in_order(void **state)
+{
+    static struct mu_node dead[] = { { { "a", 1 }, 1, 2 }, { { "b", 1 }, 3, 4 } };
+    static const struct {
+        bool written, beat;
+        size_t dead;
+        const char *told;
+    } table[] = {
+        { true, false, 0, "run; " },
+        { false, false, 0, "run; " },
+        { true, true, 0, "run; _keep_alive; " },
+        { true, true, 2,
+          "info: rendezvous 'job': removed a_1_2, which had no heartbeat; info: rendezvous 'job': removed b_3_4, which "
+          "had no heartbeat; sync; run; _keep_alive; " },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(table); i++) {
+        struct mu_teller who = begin_diary();
+        struct heard heard = { 0 };
+
+        mu_rdzv_trace_synced(&who, &(struct mu_rdzv_effect){ .written = table[i].written, .beat = table[i].beat },
+                             (struct mu_rdzv_nodes){ dead, table[i].dead });
+        assert_string_equal(diary_text, table[i].told);
+        muster_events_set_sink(on_record, &heard);
+        mu_rdzv_trace_synced(&who, &(struct mu_rdzv_effect){ .written = table[i].written },
+                             (struct mu_rdzv_nodes){ NULL, 0 });
+        assert_non_null(strstr(heard.text, table[i].written ? "successfully synced" : "stale state"));
+    }
+}
+
+static void what_only_a_machine_knows_is_told_as_that_of_others(void **state)
+{
+    static const struct muster_error foreign = { .text = "somebody else's document" };
+    struct mu_teller who = begin_diary();
+
+    (void)state;
+    mu_rdzv_trace_fold(&who, &(struct mu_fold_effect){ .type = MU_FOLD_DO_COMPLETED, .news = { .round = 5 } });
+    assert_string_equal(diary_text, "_mark_rendezvous_complete; run; ");
+    who = begin_diary();
+    mu_rdzv_trace_fold(&who, &(struct mu_fold_effect){ .type = MU_FOLD_DO_LEADER });
+    assert_string_equal(diary_text, "debug: rendezvous 'job': this node writes the job's document now; ");
+    who = begin_diary();
+    mu_rdzv_trace_ghost(&who, &(struct mu_node){ { "a", 1 }, 1, 2 }, 15000);
+    assert_string_equal(diary_text, "info: rendezvous 'job': a_1_2, an earlier process of this host, is gone but still "
+                                    "listed; it is dropped after 15 s without a heartbeat; ");
+    for (int i = 0; i < MU_PART_TELLS_COUNT; i++) {
+        who = begin_diary();
+        mu_rdzv_trace_news(&who, &(struct mu_part_news){ .tell = (enum mu_part_tell)i, .error = &foreign });
+        assert_string_equal(diary_text,
+                            i == MU_PART_TELL_FOREIGN ? "warning: rendezvous 'job': somebody else's document; " : "");
     }
 }
 
@@ -382,7 +498,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         QUIETLY(every_step_has_pytorchs_words),
+        QUIETLY(a_host_has_no_place_in_the_group_yet),
         QUIETLY(each_action_that_writes_has_a_step_of_its_own),
+        QUIETLY(what_a_write_is_to_do_is_told_in_order),
+        QUIETLY(what_became_of_a_write_is_told_in_order),
+        QUIETLY(what_only_a_machine_knows_is_told_as_that_of_others),
         QUIETLY(what_a_conversation_comes_to_is_a_step_or_none),
         QUIETLY(of_a_thousand_dead_nodes_a_few_are_named),
         QUIETLY(without_listeners_no_text_is_put_together),

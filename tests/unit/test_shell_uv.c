@@ -25,7 +25,7 @@ static struct scene {
     struct mu_boot_effect get; /* of the boot, that is not answered */
     char get_key[256];
     unsigned gets;
-    bool found;
+    bool found, waits;
     bool freed;
 } scene;
 
@@ -79,8 +79,10 @@ static uint64_t part_deadline_ms(const void *part)
 
 static bool part_world(const void *part, struct mu_part_world *ret_world)
 {
+    static const struct mu_part_seat seat = { .base_rank = 8 };
+
     (void)part;
-    *ret_world = (struct mu_part_world){ .round = 4, .rank = 1, .count = 2, .all_ours = true };
+    *ret_world = (struct mu_part_world){ .round = 4, .rank = 1, .count = 2, .all_ours = true, .seat = &seat };
     return scene.in_world;
 }
 
@@ -98,9 +100,30 @@ static const char *part_phase(const void *part)
     return "testing";
 }
 
-static const struct mu_part_ops part_ops = {
-    "test", part_step, part_deadline_ms, part_world, part_progress, part_phase
-};
+static void part_introduce(void *part, const struct mu_part_self *self)
+{
+    assert_ptr_equal(part, &scene);
+    note(self->role);
+}
+
+static void part_report(void *part, const struct mu_part_report *report, struct mu_part_now now,
+                        const struct mu_part_sink *to)
+{
+    part_step(part, MU_PART_ON_TIME, report->text, now, to);
+}
+
+static const struct mu_part_verdict *part_verdict(const void *part)
+{
+    static const struct mu_part_verdict failed = { .cause = "no restarts left" };
+
+    (void)part;
+    return &failed;
+}
+
+static const struct mu_part_led_ops led_ops = { part_introduce, part_report, part_verdict };
+
+static const struct mu_part_ops part_ops = { "test",        part_step,  part_deadline_ms, part_world,
+                                             part_progress, part_phase, &led_ops };
 
 static void will_tell(struct mu_part_news news)
 {
@@ -215,7 +238,9 @@ static void on_heard(struct mu_shell *shell, const struct mu_part_news *news)
 static void on_waits(struct mu_shell *shell, bool waits)
 {
     (void)shell;
-    note(waits ? "waits" : "waits no longer");
+    if (waits != scene.waits)
+        note(waits ? "waits" : "waits no longer");
+    scene.waits = waits;
 }
 
 static struct mu_shell_ops listening; /* the same, with these two */
@@ -245,6 +270,11 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
     note(text);
     if (event->error != NULL)
         scene.error = *event->error;
+    if (event->verdict != NULL)
+        note(event->verdict->cause);
+    if (event->cause != NULL)
+        note(event->cause);
+    assert_int_equal(event->seat != NULL ? event->seat->base_rank : 0, event->type == MUSTER_RDZV_JOINED ? 8 : 0);
     if (event->info != NULL) {
         scene.rank = event->info->rank;
         scene.world_size = event->info->world_size;
@@ -269,7 +299,7 @@ static void open_shell(const struct mu_shell_ops *with, void *part)
     scene.shell.part = part;
     assert_int_equal(mu_boot_uv_init(&scene.shell.boot, &boot, NULL), 0);
     mu_shell_init(&scene.shell, &scene.loop, with, 60000, on_event, &scene);
-    mu_shell_open(&scene.shell, NULL, false);
+    mu_shell_open(&scene.shell, NULL);
 }
 
 static int start(void **state)
@@ -419,7 +449,7 @@ static void a_failure_says_which_rendezvous_it_is_about(void **state)
     will_tell((struct mu_part_news){ .tell = MU_PART_TELL_FAILED, .asked = MU_PART_ON_JOIN, .error = &error });
     mu_handler_join(handler());
     turn();
-    assert_string_equal(trace(), "join, told failed");
+    assert_string_equal(trace(), "join, told failed, no restarts left");
     assert_string_equal(scene.error.text, "join rendezvous 'job': etcd does not answer");
     assert_int_equal(scene.error.code, MUSTER_ERDZV_CONNECTION);
 }
@@ -433,6 +463,28 @@ static void a_back_end_that_is_away_is_told_with_its_rendezvous(void **state)
     mu_shell_feed(&scene.shell, "step");
     assert_string_equal(trace(), "step, told backend_down");
     assert_string_equal(scene.error.text, "keep to rendezvous 'job': etcd does not answer");
+}
+
+static void what_becomes_of_the_workers_is_reported_and_what_the_leader_says_is_told(void **state)
+{
+    const struct mu_part_report report = { .end = MU_PART_END_FAILED, .rank = 8, .text = "exit code 1" };
+
+    (void)state;
+    mu_shell_introduce(handler(), &(struct mu_part_self){ .role = "trainer" });
+    assert_string_equal(trace(), "trainer");
+    join();
+    answer_boot("10.0.0.1");
+    answer_boot("4711");
+    assert_string_equal(trace(), "told joined");
+    will_tell((struct mu_part_news){ .tell = MU_PART_TELL_REPORTED });
+    mu_shell_report(handler(), &report);
+    assert_string_equal(trace(), "");
+    turn();
+    assert_string_equal(trace(), "exit code 1, told reported");
+    will_tell((struct mu_part_news){ .tell = MU_PART_TELL_LOST, .cause = "rank 8 failed on node1" });
+    will_tell((struct mu_part_news){ .tell = MU_PART_TELL_CLOSED });
+    mu_shell_feed(&scene.shell, "news");
+    assert_string_equal(trace(), "news, told peers_lost, rank 8 failed on node1, told closed, no restarts left");
 }
 
 static void a_foreign_value_is_nothing_for_the_owner(void **state)
@@ -509,6 +561,7 @@ int main(void)
         SCENE(a_failure_says_which_rendezvous_it_is_about),
         SCENE(a_back_end_that_is_away_is_told_with_its_rendezvous),
         SCENE(a_foreign_value_is_nothing_for_the_owner),
+        SCENE(what_becomes_of_the_workers_is_reported_and_what_the_leader_says_is_told),
         SCENE(nothing_is_told_after_the_owner_has_freed_it),
         SCENE(it_goes_when_all_that_it_holds_is_dropped),
         cmocka_unit_test_setup_teardown(the_handler_hears_what_the_machine_tells_and_whether_the_owner_waits,

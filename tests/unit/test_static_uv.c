@@ -138,7 +138,7 @@ static void a_rank_is_any_text_or_number_that_is_an_integer(void **state)
 
 static void parts_are_checked_as_parameters_are(void **state)
 {
-    char name[300];
+    char name[300], run_id[MU_RDZV_RUN_ID_MAX + 2];
     const struct {
         const char *host;
         uint16_t port;
@@ -160,7 +160,14 @@ static void parts_are_checked_as_parameters_are(void **state)
                          MUSTER_EINVAL);
         assert_int_equal(strncmp(error.text, "make a static rendezvous: ", 26), 0);
     }
+    memset(run_id, 'r', sizeof run_id - 1);
+    run_id[sizeof run_id - 1] = '\0';
+    assert_int_equal(muster_rdzv_static_new("host", 1, 0, 1, run_id, 1, &rdzv, &error), MUSTER_ELIMIT);
+    assert_string_equal(error.text, "make a static rendezvous: a run id of 1025 bytes is too long");
     assert_int_equal(muster_rdzv_static_new("host", 1, 0, 1, "", 1, &rdzv, NULL), 0);
+    muster_rdzv_free(rdzv);
+    assert_int_equal(muster_rdzv_static_new("host", 1, 0, 1, run_id + 1, 1, &rdzv, NULL), 0);
+    assert_string_equal(muster_rdzv_get_run_id(rdzv), run_id + 1);
     muster_rdzv_free(rdzv);
 }
 

@@ -15,6 +15,9 @@ static int64_t round_number; /* of the machine: one more with each "joined" */
 
 static const struct muster_error no = { .code = MUSTER_ERDZV_CONNECTION, .text = "no" };
 
+static const struct mu_part_report failed = { .end = MU_PART_END_FAILED, .rank = 3, .text = "exit code 1" };
+static const struct mu_part_report leaves = { .end = MU_PART_END_LEFT, .text = "SIGTERM" };
+
 static const struct {
     const char *name;
     struct mu_talk_event event;
@@ -46,6 +49,8 @@ static const struct {
     ASKED(LEAVE),
     ASKED(CLOSE),
     ASKED(LOOK),
+    SAID("FAILED", MU_TALK_ON_ASKED, .asked = MU_PART_ON_REPORT, .report = &failed),
+    SAID("LEFT", MU_TALK_ON_ASKED, .asked = MU_PART_ON_REPORT, .report = &leaves),
     SAID("turn", MU_TALK_ON_TURN),
     SAID("found", MU_TALK_ON_FOUND),
     SAID("not found", MU_TALK_ON_NOT_FOUND, .error = &no),
@@ -66,6 +71,8 @@ static const struct {
     TOLD("down", MU_PART_TELL_BACKEND_DOWN),
     TOLD("up", MU_PART_TELL_BACKEND_UP),
     TOLD("progress", MU_PART_TELL_PROGRESS),
+    TOLD("reported", MU_PART_TELL_REPORTED),
+    TOLD("not reported", MU_PART_TELL_REPORTED, .error = &no),
 };
 
 static void add(char *trace, const char *text)
@@ -83,7 +90,7 @@ static const char *asked_text(enum mu_part_event_type asked)
 #undef X
     };
 
-    return asked == MU_PART_ON_TIME ? "membership" : texts[asked];
+    return asked == MU_PART_ON_TIME ? "membership" : asked == MU_PART_ON_REPORT ? "report" : texts[asked];
 }
 
 static const char *tell_text(enum mu_part_tell tell)
@@ -103,7 +110,9 @@ static void add_effect(char *trace, const struct mu_talk_effect *effect)
 
     switch (effect->type) {
     case MU_TALK_DO_ASK:
-        (void)snprintf(text, sizeof text, "ask %s ", asked_text(effect->asked));
+        assert_int_equal(effect->report != NULL, effect->asked == MU_PART_ON_REPORT);
+        (void)snprintf(text, sizeof text, "ask %s%s%s ", asked_text(effect->asked), effect->report != NULL ? ": " : "",
+                       effect->report != NULL ? effect->report->text : "");
         break;
     case MU_TALK_DO_START_BOOT:
         (void)snprintf(text, sizeof text, "start boot ");
@@ -204,7 +213,7 @@ struct row {
 struct table {
     const char *path; /* to the state */
     bool finds;       /* the back end has to be found */
-    struct row rows[24];
+    struct row rows[32];
 };
 
 #define LATE "tell failed join: timed out after 5 s: every round lost a member before it could begin "
@@ -255,6 +264,8 @@ static const struct table tables[] = {
         { "CLOSE, CLOSE, turn", "ask close -> idle" },
         { "LOOK", "-> idle" },
         { "turn", "-> idle" },
+        { "FAILED, turn", "-> idle" },
+        { "reported", "-> idle" },
         { "waiting", "-> idle" },
         { "lost", "-> idle" },
         { "removed", "-> idle" },
@@ -343,7 +354,17 @@ static const struct table tables[] = {
         { "membership failed, lost", "-> idle" },
         { "looked", "tell looked -> joined" },
         { "down", "tell backend_down -> joined" },
-        { "up", "tell backend_up -> joined" } } },
+        { "up", "tell backend_up -> joined" },
+        { "FAILED", "-> joined" },
+        { "FAILED, turn", "ask report: exit code 1 -> joined" },
+        { "FAILED, LEFT, LEAVE, turn", "ask report: exit code 1 -> leaving" },
+        { "FAILED, LEFT, LEAVE, turn, turn", "ask report: SIGTERM -> leaving" },
+        { "FAILED, LEFT, LEAVE, turn, turn, turn", "ask leave -> leaving" },
+        { "FAILED, JOIN, turn, turn", "ask join -> joining" },
+        { "FAILED, turn, reported", "tell reported -> joined" },
+        { "FAILED, turn, not reported", "tell reported: no -> joined" },
+        { "FAILED, turn, LEAVE, reported", "-> leaving" },
+        { "LEAVE, LEFT, turn, turn", "-> leaving" } } },
     { "JOIN, turn, joined, boot failed",
       false,
       { { "LEAVE", "-> leaving" },
@@ -472,7 +493,7 @@ static void the_round_that_is_told_is_the_one_that_was_booted(void **state)
 
 static void the_newest_count_of_waiting_nodes_is_kept(void **state)
 {
-    const struct mu_part_news more = { .tell = MU_PART_TELL_WAITING, .count = 3 };
+    const struct mu_part_news more = { .tell = MU_PART_TELL_WAITING, .count = 3, .who = "node9" };
     struct mu_talk_effects effects;
 
     (void)state;
@@ -481,7 +502,14 @@ static void the_newest_count_of_waiting_nodes_is_kept(void **state)
     mu_talk_step(&talk, &(struct mu_talk_event){ .type = MU_TALK_ON_BOOTED }, &effects);
     assert_int_equal(effects.items[1].tell, MU_PART_TELL_WAITING);
     assert_int_equal(effects.items[1].count, 3);
+    assert_string_equal(effects.items[1].who, "node9");
     assert_int_equal(effects.items[1].round, round_number);
+    mu_talk_step(&talk,
+                 &(struct mu_talk_event){
+                     .type = MU_TALK_ON_TOLD,
+                     .news = &(struct mu_part_news){ .tell = MU_PART_TELL_WAITING, .round = round_number } },
+                 &effects);
+    assert_null(effects.items[0].who);
 }
 
 static void the_time_of_a_join_begins_when_the_back_end_is_there(void **state)
@@ -498,6 +526,40 @@ static void a_join_that_is_made_again_does_not_get_more_time(void **state)
     GIVES("turn, joined, lost", "stop boot -> joining");
     now_ms += JOIN_MS / 2;
     GIVES("turn, joined, lost", "stop boot -> giving up");
+}
+
+/* ---- Reports ---- */
+
+static void a_report_is_handed_on_as_it_was_when_it_was_made(void **state)
+{
+    char text[MU_PART_REPORT_MAX + 100];
+    const struct mu_part_report report = { .end = MU_PART_END_FAILED, .rank = 3, .text = text };
+    struct mu_talk_effects effects;
+
+    (void)state;
+    (void)play("JOIN, turn, joined, booted");
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    mu_talk_step(&talk,
+                 &(struct mu_talk_event){ .type = MU_TALK_ON_ASKED, .asked = MU_PART_ON_REPORT, .report = &report },
+                 &effects);
+    text[0] = '\0';
+    mu_talk_step(&talk, &(struct mu_talk_event){ .type = MU_TALK_ON_TURN }, &effects);
+    assert_int_equal(effects.items[0].report->end, MU_PART_END_FAILED);
+    assert_int_equal(effects.items[0].report->rank, 3);
+    assert_int_equal(strlen(effects.items[0].report->text), MU_PART_REPORT_MAX - 1);
+}
+
+static void that_a_report_of_an_earlier_round_has_come_is_not_told(void **state)
+{
+    const struct mu_part_news late = { .tell = MU_PART_TELL_REPORTED, .round = 7 };
+    struct mu_talk_effects effects;
+
+    (void)state;
+    (void)play("JOIN, turn, joined, booted, FAILED, turn, JOIN, turn, joined, booted");
+    assert_int_equal(talk.round, 8);
+    mu_talk_step(&talk, &(struct mu_talk_event){ .type = MU_TALK_ON_TOLD, .news = &late }, &effects);
+    assert_int_equal(effects.count, 0);
 }
 
 /* ---- What went wrong before ---- */
@@ -579,16 +641,99 @@ static void who_closes_while_a_round_boots_is_answered(void **state)
     GIVES("boot failed, turn, left", "tell failed join: no -> idle");
 }
 
-static void failures_are_of_the_rendezvous_and_why_there_is_no_back_end_is_its_own(void **state)
+static void what_the_owner_is_told_is_in_its_own_words(void **state)
 {
-    struct mu_talk t;
+    enum { OWN = MUSTER_ESYSTEM, TOLD = MUSTER_ERDZV_CONNECTION, TIMEOUT = MUSTER_ERDZV_TIMEOUT, NONE = 0 };
+    static const struct {
+        enum mu_part_tell tell;
+        enum mu_part_event_type asked;
+        bool has_back_end, looks_closed;
+        int code, told_code;
+        enum muster_rdzv_request request;
+        bool closed;
+    } rows[] = {
+#define ROW(tell, asked) MU_PART_TELL_##tell, MU_PART_ON_##asked
+#define REQUEST(name) MUSTER_RDZV_REQUEST_##name
+        { ROW(FAILED, JOIN), true, true, OWN, TOLD, REQUEST(JOIN), false },
+        { ROW(FAILED, LEAVE), true, false, TIMEOUT, TIMEOUT, REQUEST(LEAVE), false },
+        { ROW(FAILED, CLOSE), true, false, OWN, TOLD, REQUEST(CLOSE), false },
+        { ROW(FAILED, TIME), true, false, OWN, TOLD, REQUEST(MEMBERSHIP), false },
+        { ROW(FAILED, JOIN), false, false, OWN, OWN, REQUEST(JOIN), false }, /* why there is no back end */
+        { ROW(LOOKED, LOOK), true, true, NONE, NONE, REQUEST(LOOK), true },
+        { ROW(LOOKED, LOOK), true, false, OWN, OWN, REQUEST(LOOK), false },
+        { ROW(BACKEND_DOWN, TIME), true, true, OWN, OWN, REQUEST(UNKNOWN), false },
+        { ROW(LOST, TIME), true, true, NONE, NONE, REQUEST(UNKNOWN), false },
+        { ROW(REPORTED, REPORT), true, false, OWN, OWN, REQUEST(UNKNOWN), false },
+#undef ROW
+#undef REQUEST
+    };
+
+    static const struct mu_part_verdict verdict = { .cause = "rank 3 failed" };
 
     (void)state;
-    mu_talk_init(&t, JOIN_MS, false);
-    assert_int_equal(mu_talk_told_code(&t, MUSTER_ESYSTEM), MUSTER_ERDZV_CONNECTION);
-    assert_int_equal(mu_talk_told_code(&t, MUSTER_ERDZV_TIMEOUT), MUSTER_ERDZV_TIMEOUT);
-    mu_talk_init(&t, JOIN_MS, true);
-    assert_int_equal(mu_talk_told_code(&t, MUSTER_ENOTSUP), MUSTER_ENOTSUP);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct muster_error why = { .code = rows[i].code };
+        const struct mu_part_news news = { .closed = rows[i].looks_closed, .cause = "rank 3 failed" };
+        const struct mu_talk_effect effect = { .type = MU_TALK_DO_TELL,
+                                               .tell = rows[i].tell,
+                                               .asked = rows[i].asked,
+                                               .round = 5,
+                                               .error = rows[i].code != NONE ? &why : NULL };
+        struct mu_talk_facts facts = { .news = &news, .loss_cause = "no heartbeat", .verdict = &verdict };
+        struct muster_rdzv_event event;
+        struct mu_talk t;
+
+        mu_talk_init(&t, JOIN_MS, !rows[i].has_back_end);
+        event = mu_talk_event(&t, &effect, &facts);
+        assert_true((int)event.type == (int)rows[i].tell && event.round == 5);
+        assert_int_equal(event.request, rows[i].request);
+        assert_int_equal(event.closed, rows[i].closed);
+        assert_int_equal(event.cause != NULL, rows[i].tell == MU_PART_TELL_LOST);
+        assert_ptr_equal(event.verdict, rows[i].tell == MU_PART_TELL_FAILED ? &verdict : NULL);
+        assert_int_equal(event.error != NULL ? event.error->code : NONE, rows[i].told_code);
+    }
+}
+
+static struct muster_rdzv_event told_of(enum mu_part_tell tell, const char *who, struct mu_talk_facts *facts)
+{
+    const struct mu_talk_effect effect = { .type = MU_TALK_DO_TELL, .tell = tell, .who = who, .count = 2 };
+
+    return mu_talk_event(&talk, &effect, facts);
+}
+
+static void a_loss_without_a_cause_has_that_of_the_back_end(void **state)
+{
+    const struct mu_part_news unknown = { .cause = NULL }, known = { .cause = "rank 3 failed" };
+    struct mu_talk_facts facts = { .news = &unknown, .loss_cause = "no heartbeat for 5 s" };
+
+    (void)state;
+    assert_string_equal(told_of(MU_PART_TELL_LOST, NULL, &facts).cause, "no heartbeat for 5 s");
+    facts.news = &known;
+    assert_string_equal(told_of(MU_PART_TELL_LOST, NULL, &facts).cause, "rank 3 failed");
+}
+
+static void how_a_job_ended_is_told_with_its_end(void **state)
+{
+    static const struct mu_part_verdict verdict = { .cause = "rank 3 failed" };
+    const struct mu_part_news news = { .round = 1 };
+    struct mu_talk_facts facts = { .news = &news, .verdict = &verdict };
+
+    (void)state;
+    assert_ptr_equal(told_of(MU_PART_TELL_CLOSED, NULL, &facts).verdict, &verdict);
+    assert_ptr_equal(told_of(MU_PART_TELL_FAILED, NULL, &facts).verdict, &verdict);
+    assert_null(told_of(MU_PART_TELL_LEFT, NULL, &facts).verdict);
+}
+
+static void the_first_node_that_waits_is_named(void **state)
+{
+    const struct mu_part_news news = { .round = 1 };
+    struct mu_talk_facts facts = { .news = &news };
+    struct muster_rdzv_event event = told_of(MU_PART_TELL_WAITING, "node9", &facts);
+
+    (void)state;
+    assert_true(event.nodes_count == 1 && event.nodes->pid == -1 && event.nodes->local_id == -1);
+    assert_string_equal(event.nodes->name, "node9");
+    assert_int_equal(told_of(MU_PART_TELL_WAITING, NULL, &facts).nodes_count, 0);
 }
 
 static void what_an_owner_that_waits_is_told(void **state)
@@ -617,12 +762,13 @@ static void what_an_owner_is_told_of_a_back_end_that_is_away(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
-        struct muster_rdzv_event event = { .size = sizeof event };
+        const struct mu_talk_effect effect = { .type = MU_TALK_DO_TELL, .tell = MU_PART_TELL_BACKEND_DOWN };
+        const struct mu_part_news news = { .away_ms = 7,
+                                           .give_up_in_ms = rows[i].give_up_in_ms,
+                                           .host_lost = rows[i].host_lost };
+        struct mu_talk_facts facts = { .news = &news };
+        struct muster_rdzv_event event = mu_talk_event(&talk, &effect, &facts);
 
-        mu_talk_down(&(struct mu_part_news){ .away_ms = 7,
-                                             .give_up_in_ms = rows[i].give_up_in_ms,
-                                             .host_lost = rows[i].host_lost },
-                     &event);
         assert_int_equal(event.away_ms, 7);
         assert_int_equal(event.give_up_in_ms, rows[i].told);
         assert_int_equal(event.count, rows[i].count);
@@ -634,6 +780,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup(name, start)
         TEST(each_event_in_each_state_has_its_effects),
+        TEST(a_loss_without_a_cause_has_that_of_the_back_end),
+        TEST(how_a_job_ended_is_told_with_its_end),
+        TEST(the_first_node_that_waits_is_named),
+        TEST(a_report_is_handed_on_as_it_was_when_it_was_made),
+        TEST(that_a_report_of_an_earlier_round_has_come_is_not_told),
         TEST(a_turn_is_due_while_something_is_to_be_asked),
         cmocka_unit_test_setup(without_a_back_end_a_turn_is_due_to_look_for_it_and_to_leave, start_without_back_end),
         TEST(the_owner_waits_for_a_join_until_it_is_answered),
@@ -650,7 +801,7 @@ int main(void)
         TEST(an_owner_that_leaves_while_a_failed_join_leaves_hears_that_it_has_left),
         TEST(a_membership_that_fails_while_a_failed_join_leaves_is_not_told),
         TEST(who_closes_while_a_round_boots_is_answered),
-        TEST(failures_are_of_the_rendezvous_and_why_there_is_no_back_end_is_its_own),
+        TEST(what_the_owner_is_told_is_in_its_own_words),
         TEST(what_an_owner_that_waits_is_told),
         TEST(what_an_owner_is_told_of_a_back_end_that_is_away),
     };

@@ -23,6 +23,10 @@ static void a_timeout_says_how_many_joined_and_who(void **state)
         { { 1000, 5, 8, 8, NULL, 0 }, "timed out after 1 s: 5 of 8 nodes joined" },
         { { 1000, 10, 12, 12, nodes, 10 },
           "timed out after 1 s: 10 of 12 nodes joined (a, b, c, d, e, f, g, h and 2 more)" },
+        { { 1000, 2, 2, 2, nodes, 2 },
+          "timed out after 1 s: 2 of 2 nodes joined (a, b), but the round did not begin: was each node started with "
+          "the same --nnodes?" },
+        { { 1000, 2, 2, 4, nodes, 2 }, "timed out after 1 s: 2 of 2 to 4 nodes joined (a, b)" }, /* in its last call */
     };
 
     (void)state;

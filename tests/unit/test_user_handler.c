@@ -18,9 +18,10 @@ struct scene {
     bool round_ended;
     struct muster_rdzv_info info; /* of the round that next_rendezvous() returns */
     bool built, has_closed, closed;
-    const struct muster_store *store; /* that is the agent's to use */
-    struct muster_rdzv_event told;    /* last */
-    bool told_error;                  /* with it */
+    struct mu_user_handler_result result; /* of the call that has returned last */
+    const struct muster_store *store;     /* that is the agent's to use */
+    struct muster_rdzv_event told;        /* last */
+    bool told_error;                      /* with it */
     char text[256];
 };
 
@@ -47,8 +48,10 @@ static const char *feed(struct scene *s, struct mu_user_handler_event event)
         case MU_USER_HANDLER_DO_TAKE_STORE:
             s->store = effect->store;
             break;
+        case MU_USER_HANDLER_DO_END_ROUND:
+            s->round_ended = true;
+            break;
         case MU_USER_HANDLER_DO_CALL:
-            s->round_ended = s->round_ended || effect->ends_round;
             say(s, mu_user_handler_call_text(effect->call));
             break;
         case MU_USER_HANDLER_DO_BESIDE:
@@ -91,16 +94,24 @@ static const char *ask(struct scene *s, enum mu_user_handler_event_type type)
 
 static const char *returns(struct scene *s, enum mu_user_handler_call call, int code, int64_t count)
 {
-    struct muster_error error = { .code = code };
+    s->result = (struct mu_user_handler_result){ .error = { .code = code },
+                                                 .info = s->info,
+                                                 .built = s->built,
+                                                 .has_closed = s->has_closed,
+                                                 .closed = s->closed,
+                                                 .count = count };
+    return feed(
+        s, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED, .call = call, .result = &s->result });
+}
 
-    return feed(s, (struct mu_user_handler_event){ .type = MU_USER_HANDLER_ON_RETURNED,
-                                                   .call = call,
-                                                   .error = &error,
-                                                   .info = &s->info,
-                                                   .built = s->built,
-                                                   .has_closed = s->has_closed,
-                                                   .closed = s->closed,
-                                                   .count = count });
+/* The last of them: what comes of it waits for a turn of the loop. */
+static const char *returns_last(struct scene *s, enum mu_user_handler_call call)
+{
+    assert_string_equal(returns(s, call, 0, 0), "");
+    assert_true(mu_user_handler_wants_turn(&s->b));
+    (void)ask(s, MU_USER_HANDLER_ON_TURN);
+    assert_false(mu_user_handler_wants_turn(&s->b));
+    return s->text;
 }
 
 static const char *time_is(struct scene *s, uint64_t now_ms)
@@ -222,7 +233,7 @@ static void a_leave_makes_a_join_return(void **state)
     assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, 0, 0), "");
     assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_CLOSED, 0), "tell left");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "end");
+    assert_string_equal(returns_last(&s, MU_USER_HANDLER_STORE), "end");
 }
 
 /* The time that a leave gave to a join is over with it. */
@@ -240,7 +251,7 @@ static void a_join_that_returned_takes_no_time_from_the_end(void **state)
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
     assert_int_equal(mu_user_handler_deadline_ms(&s.b), 10000);
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "free()");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_FREE, 0, 0), "end");
+    assert_string_equal(returns_last(&s, MU_USER_HANDLER_FREE), "end");
 }
 
 /* Nothing local closes a job. */
@@ -252,12 +263,12 @@ static void an_agent_that_never_came_in_closes_nothing(void **state)
     (void)begin(&s, true);
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "free()");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_FREE, 0, 0), "end");
+    assert_string_equal(returns_last(&s, MU_USER_HANDLER_FREE), "end");
     (void)begin(&s, false);
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_JOIN), "next_rendezvous()");
     assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_TIMEOUT, 0), "tell failed (join)");
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "end");
+    assert_string_equal(returns_last(&s, MU_USER_HANDLER_STORE), "end");
 }
 
 /* It may have been too late: nobody is told of that round. */
@@ -274,7 +285,7 @@ static void a_round_that_nobody_wants_any_more_is_not_told(void **state)
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), ""); /* shutdown() is still under way */
     assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, 0, 0), "a call of the round's store");
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "free()");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_FREE, 0, 0), "end");
+    assert_string_equal(returns_last(&s, MU_USER_HANDLER_FREE), "end");
 }
 
 static void a_round_is_used_only_if_it_is_still_wanted(void **state)
@@ -342,7 +353,7 @@ static void an_error_comes_with_what_has_failed_alone(void **state)
     assert_string_equal(returns(&s, MU_USER_HANDLER_NEXT, MUSTER_ERDZV_CLOSED, 0), "tell failed (join)");
     assert_true(s.told_error);
     (void)in_a_round(&s, false);
-    assert_ptr_equal(s.told.info, &s.info);
+    assert_ptr_equal(s.told.info, &s.result.info);
     assert_string_equal(time_is(&s, 1100), "num_nodes_waiting()");
     assert_string_equal(returns(&s, MU_USER_HANDLER_WAITING, MUSTER_ERDZV_CONNECTION, 0), "tell backend_down");
     assert_true(s.told_error);
@@ -400,7 +411,7 @@ static void a_leave_from_a_round_leaves_the_job_open(void **state)
     assert_true(mu_user_handler_deadline_ms(&s.b) == UINT64_MAX);
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "free()");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_FREE, 0, 0), "end");
+    assert_string_equal(returns_last(&s, MU_USER_HANDLER_FREE), "end");
 }
 
 static void the_end_of_the_job_shuts_down(void **state)
@@ -415,11 +426,11 @@ static void the_end_of_the_job_shuts_down(void **state)
                         "a call of the round's store"); /* nothing is told any more */
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "shutdown()");
     assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, MUSTER_ELOST, 0), "failed shutdown(), free()");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_FREE, 0, 0), "end");
+    assert_string_equal(returns_last(&s, MU_USER_HANDLER_FREE), "end");
     (void)in_a_round(&s, false);
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "shutdown()");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, 0, 0), "end");
+    assert_string_equal(returns_last(&s, MU_USER_HANDLER_SHUTDOWN), "end");
 }
 
 static void what_does_not_return_is_abandoned_in_the_end(void **state)
@@ -554,7 +565,9 @@ static void what_returns_after_it_was_abandoned_changes_nothing(void **state)
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "");
     assert_string_equal(time_is(&s, 2000), "abandon set_closed()");
     assert_string_equal(returns(&s, MU_USER_HANDLER_CLOSE, 0, 0), "");
-    assert_int_equal(s.b.end, MU_USER_HANDLER_OVER);
+    assert_true(mu_user_handler_wants_turn(&s.b));
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_TURN), "end");
+    assert_int_equal(s.b.end, MU_USER_HANDLER_ENDED);
 }
 
 static void the_next_round_and_the_end_take_the_store_away(void **state)
@@ -577,34 +590,90 @@ static void the_next_round_and_the_end_take_the_store_away(void **state)
     }
 }
 
-static void a_place_in_the_world_is_checked(void **state)
+/* What is called for a call, if all of it returns 0 but `fails`. */
+static void each_call_is_made_of_others_in_order(void **state)
 {
+#define NEXT MU_USER_HANDLER_NEXT
+#define LOOK MU_USER_HANDLER_LOOK
+#define NONE MU_USER_HANDLER_NOTHING
+    static const char *const names[] = { [NEXT] = "next ",
+                                         [MU_USER_HANDLER_BUILD] = "build ",
+                                         [LOOK] = "is_closed ",
+                                         [MU_USER_HANDLER_WAITING] = "waiting ",
+                                         [MU_USER_HANDLER_CLOSE] = "set_closed ",
+                                         [MU_USER_HANDLER_STORE] = "nothing ",
+                                         [MU_USER_HANDLER_SHUTDOWN] = "shutdown ",
+                                         [MU_USER_HANDLER_FREE] = "free " };
     static const struct {
-        int64_t rank, world_size;
-        bool is_good;
-    } infos[] = {
-        { 0, 1, true }, { 3, 4, true }, { 4, 4, false }, { -1, 4, false }, { 0, 0, false }, { 0, -1, false }
+        enum mu_user_handler_call call;
+        int64_t rank, world_size; /* that next_rendezvous() gives */
+        bool has_store;
+        uint16_t port;
+        enum mu_user_handler_call fails;
+        int rc;
+        const char *called;
+        int code;
+    } rows[] = {
+        { NEXT, 0, 1, false, 0, NONE, 0, "next ", 0 },
+        { NEXT, 3, 4, true, 1, NONE, 0, "next ", 0 },
+        { NEXT, 3, 4, true, 0, NONE, 0, "next build ", 0 }, /* the handler gave no address */
+        { NEXT, 3, 4, true, 0, MU_USER_HANDLER_BUILD, MUSTER_ETIMEOUT, "next build ", MUSTER_ETIMEOUT },
+        { NEXT, 0, 1, true, 0, NEXT, MUSTER_ELOST, "next ", MUSTER_ELOST },
+        { NEXT, 0, 1, true, 0, NEXT, 7, "next ", MUSTER_EINTERNAL },
+        { NEXT, 4, 4, true, 0, NONE, 0, "next ", MUSTER_EINTERNAL }, /* these are no places in a world */
+        { NEXT, -1, 4, true, 0, NONE, 0, "next ", MUSTER_EINTERNAL },
+        { NEXT, 0, 0, true, 0, NONE, 0, "next ", MUSTER_EINTERNAL },
+        { NEXT, 0, -1, true, 0, NONE, 0, "next ", MUSTER_EINTERNAL },
+        { LOOK, 0, 0, false, 0, NONE, 0, "is_closed waiting ", 0 },
+        { LOOK, 0, 0, false, 0, MU_USER_HANDLER_WAITING, MUSTER_ELOST, "is_closed waiting ", MUSTER_ELOST },
+        { LOOK, 0, 0, false, 0, LOOK, MUSTER_ELOST, "is_closed ", MUSTER_ELOST },
+        { MU_USER_HANDLER_WAITING, 0, 0, false, 0, NONE, 0, "waiting ", 0 },
+        { MU_USER_HANDLER_CLOSE, 0, 0, false, 0, MU_USER_HANDLER_CLOSE, MUSTER_ELOST, "set_closed ", MUSTER_ELOST },
+        { MU_USER_HANDLER_SHUTDOWN, 0, 0, false, 0, NONE, 0, "shutdown ", 0 },
+        { MU_USER_HANDLER_FREE, 0, 0, false, 0, NONE, 0, "free ", 0 },
+        { MU_USER_HANDLER_STORE, 0, 0, false, 0, NONE, 0, "nothing ", 0 },
     };
+    struct muster_store store = { 0 };
 
     (void)state;
-    for (size_t i = 0; i < COUNT(infos); i++) {
-        struct muster_rdzv_info info = { .rank = infos[i].rank, .world_size = infos[i].world_size };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_user_handler_result result = MU_USER_HANDLER_NO_RESULT;
+        enum mu_user_handler_call which = NONE;
+        char called[64] = "";
+        int rc = 0;
 
-        assert_int_equal(mu_user_handler_check_info(&info, NULL), infos[i].is_good ? 0 : MUSTER_EINTERNAL);
+        result.info = (struct muster_rdzv_info){ .rank = rows[i].rank,
+                                                 .world_size = rows[i].world_size,
+                                                 .store = rows[i].has_store ? &store : NULL,
+                                                 .bootstrap.master_port = rows[i].port };
+        while ((which = mu_user_handler_then(rows[i].call, which, rc, &result)) != NONE) {
+            (void)strncat(called, names[which], sizeof called - strlen(called) - 1);
+            rc = which == rows[i].fails ? rows[i].rc : 0;
+        }
+        assert_string_equal(called, rows[i].called);
+        assert_int_equal(result.error.code, rows[i].code);
+        assert_int_equal(result.error.text[0] != '\0', rows[i].code < 0); /* a failure has words */
+        assert_int_equal(result.built, strstr(called, "build") != NULL);
+        assert_int_equal(result.has_closed, rows[i].call == LOOK && rows[i].fails != LOOK);
     }
 }
 
-static void an_address_is_put_into_the_store_if_the_handler_gave_none(void **state)
+static void a_run_id_that_is_too_long_is_refused(void **state)
 {
-    struct muster_store store = { 0 };
-    struct muster_rdzv_info info = { .store = &store };
+    char run_id[MU_RDZV_RUN_ID_MAX + 2], text[160];
+    struct muster_error error;
 
     (void)state;
-    assert_true(mu_user_handler_needs_address(&info));
-    info.bootstrap.master_port = 1;
-    assert_false(mu_user_handler_needs_address(&info));
-    info = (struct muster_rdzv_info){ .store = NULL };
-    assert_false(mu_user_handler_needs_address(&info));
+    memset(run_id, 'x', sizeof run_id);
+    run_id[MU_RDZV_RUN_ID_MAX] = '\0';
+    assert_int_equal(mu_user_handler_check_run_id("mine", run_id, &error), 0);
+    run_id[MU_RDZV_RUN_ID_MAX] = 'x';
+    run_id[MU_RDZV_RUN_ID_MAX + 1] = '\0';
+    assert_int_equal(mu_user_handler_check_run_id("mine", run_id, &error), MUSTER_ELIMIT);
+    (void)snprintf(text, sizeof text,
+                   "the run id of the rendezvous handler 'mine' has %d bytes; at most %d are possible",
+                   MU_RDZV_RUN_ID_MAX + 1, MU_RDZV_RUN_ID_MAX);
+    assert_string_equal(error.text, text);
 }
 
 static const char *say_name(const struct muster_rdzv *rdzv)
@@ -808,15 +877,15 @@ static void a_warning_says_what_happens_next(void **state)
         const char *text;
     } rows[] = {
         { { .type = MU_USER_HANDLER_DO_SAY_SLOW, .call = MU_USER_HANDLER_WAITING },
-          "num_nodes_waiting() has not returned for 5 s; waiting for it" },
+          "rendezvous handler 'mine': num_nodes_waiting() has not returned for 5 s; waiting for it" },
         { { .type = MU_USER_HANDLER_DO_SAY_FAILED, .call = MU_USER_HANDLER_SHUTDOWN, .error = &error },
-          "shutdown() failed: it is gone; the result stays as it is" },
+          "rendezvous handler 'mine': shutdown() failed: it is gone; the result stays as it is" },
         { { .type = MU_USER_HANDLER_DO_ABANDON, .call = MU_USER_HANDLER_FREE },
-          "free() has not returned for 1.0 s; going on without it. Its thread is left behind, and the handler is "
-          "never freed" },
+          "rendezvous handler 'mine': free() has not returned for 1.0 s; going on without it. Its thread is left "
+          "behind, and the handler is never freed" },
         { { .type = MU_USER_HANDLER_DO_ABANDON, .call = MU_USER_HANDLER_NEXT },
-          "next_rendezvous() has not returned for 1.0 s after shutdown() was called; going on without it. Its thread "
-          "is left behind, and the handler is never freed" },
+          "rendezvous handler 'mine': next_rendezvous() has not returned for 1.0 s after shutdown() was called; going "
+          "on without it. Its thread is left behind, and the handler is never freed" },
     };
     char text[MU_USER_HANDLER_WARNING_MAX];
     struct scene s;
@@ -824,7 +893,7 @@ static void a_warning_says_what_happens_next(void **state)
     (void)state;
     (void)begin(&s, false);
     for (size_t i = 0; i < COUNT(rows); i++)
-        assert_string_equal(mu_user_handler_warning(&s.b, &rows[i].effect, text), rows[i].text);
+        assert_string_equal(mu_user_handler_warning(&s.b, "mine", &rows[i].effect, text), rows[i].text);
 }
 
 static void a_shutdown_that_fails_is_said(void **state)
@@ -835,7 +904,8 @@ static void a_shutdown_that_fails_is_said(void **state)
     (void)in_a_round(&s, false);
     assert_string_equal(ask(&s, MU_USER_HANDLER_ON_FREE), "a call of the round's store");
     assert_string_equal(returns(&s, MU_USER_HANDLER_STORE, 0, 0), "shutdown()");
-    assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, MUSTER_ELOST, 0), "failed shutdown(), end");
+    assert_string_equal(returns(&s, MU_USER_HANDLER_SHUTDOWN, MUSTER_ELOST, 0), "failed shutdown()");
+    assert_string_equal(ask(&s, MU_USER_HANDLER_ON_TURN), "end");
 }
 
 static void keys_of_the_round_lose_their_prefix(void **state)
@@ -896,8 +966,8 @@ int main(void)
         cmocka_unit_test(a_call_that_waits_for_the_store_names_the_store),
         cmocka_unit_test(what_returns_after_it_was_abandoned_changes_nothing),
         cmocka_unit_test(the_next_round_and_the_end_take_the_store_away),
-        cmocka_unit_test(a_place_in_the_world_is_checked),
-        cmocka_unit_test(an_address_is_put_into_the_store_if_the_handler_gave_none),
+        cmocka_unit_test(each_call_is_made_of_others_in_order),
+        cmocka_unit_test(a_run_id_that_is_too_long_is_refused),
         cmocka_unit_test(without_threads_there_are_no_calls),
         cmocka_unit_test(nobody_has_to_wait_for_a_closed_view_of_the_store),
         cmocka_unit_test(a_round_that_nobody_wants_any_more_is_not_used),

@@ -57,7 +57,9 @@ static int tear_down(void **state)
 
 static bool set(struct scene *s, struct mu_will *will, const void *bytes, size_t len)
 {
-    return mu_will_set(will, (const struct sockaddr *)&s->address, sizeof s->address, mu_slice(bytes, len));
+    return mu_will_set(will, &(struct mu_will_text){ .address = (const struct sockaddr *)&s->address,
+                                                     .address_len = sizeof s->address,
+                                                     .bytes = mu_slice(bytes, len) });
 }
 
 /* The agent is dead: another process, which has the memory too, sends. */
@@ -131,6 +133,28 @@ static void the_last_one_is_sent_whole(void **state)
         assert_true(set(s, s->will, "zz", 2));
         assert_true(set(s, s->will, bytes, sizeof bytes));
     }
+}
+
+/* It takes an end of our direction for a client that does not want its answer any more. */
+static void a_server_that_closes_by_itself_is_waited_for(void **state)
+{
+    struct scene *s = *state;
+    const struct mu_will_text text = { (const struct sockaddr *)&s->address, sizeof s->address, mu_slice("will", 4),
+                                       true };
+    pid_t pid;
+    int fd;
+
+    assert_true(mu_will_set(s->will, &text));
+    pid = send_all(s, LONG_MS);
+    await_readable(s->listener);
+    fd = accept(s->listener, NULL, NULL);
+    assert_true(fd >= 0);
+    await_readable(fd);
+    assert_int_equal(recv(fd, s->got, sizeof s->got, 0), 4);
+    assert_int_equal(recv(fd, s->got, sizeof s->got, MSG_DONTWAIT), -1); /* no end */
+    assert_int_equal(errno, EAGAIN);
+    (void)close(fd);
+    assert_int_equal(sent_by(pid), 1);
 }
 
 static void nothing_is_sent_when_it_is_withdrawn_released_or_too_long(void **state)
@@ -221,6 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCENE(the_last_one_is_sent_whole),
+        SCENE(a_server_that_closes_by_itself_is_waited_for),
         SCENE(nothing_is_sent_when_it_is_withdrawn_released_or_too_long),
         SCENE(several_agents_of_a_process_have_one_each),
         SCENE(an_address_that_refuses_costs_no_time),

@@ -1,0 +1,102 @@
+#include "rdzv/slowdown.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- Crash loops ---- */
+
+int64_t mu_slowdown_crashes(int64_t before, uint64_t lasted_ms)
+{
+    return lasted_ms < MU_SLOWDOWN_CRASH_MS ? before + 1 : 0;
+}
+
+/* `first_ms` at the `from`th time, twice as long each time after it. */
+static uint64_t doubled_ms(uint64_t first_ms, uint64_t most_ms, int64_t times)
+{
+    while (times-- > 0 && first_ms < most_ms)
+        first_ms *= 2;
+    return first_ms < most_ms ? first_ms : most_ms;
+}
+
+uint64_t mu_slowdown_pause_ms(int64_t crashes)
+{
+    if (crashes < MU_SLOWDOWN_CRASHES)
+        return 0;
+    return doubled_ms(MU_SLOWDOWN_PAUSE_MS, MU_SLOWDOWN_PAUSE_MAX_MS, crashes - MU_SLOWDOWN_CRASHES);
+}
+
+/* ---- Flapping ---- */
+
+void mu_slowdown_done(struct mu_slowdown *s)
+{
+    free(s->nodes);
+    s->nodes = NULL;
+}
+
+static struct mu_slowdown_node *find(const struct mu_slowdown *s, const char *name)
+{
+    for (size_t i = 0; s->nodes != NULL && i < MU_SLOWDOWN_NODES_MAX; i++)
+        if (strcmp(s->nodes[i].name, name) == 0)
+            return &s->nodes[i];
+    return NULL;
+}
+
+static struct mu_slowdown_node *find_or_make(struct mu_slowdown *s, const char *name)
+{
+    struct mu_slowdown_node *node = find(s, name), *oldest;
+
+    if (node != NULL)
+        return node;
+    if (s->nodes == NULL)
+        s->nodes = calloc(MU_SLOWDOWN_NODES_MAX, sizeof *s->nodes);
+    if (s->nodes == NULL)
+        return NULL;
+    oldest = &s->nodes[0];
+    for (size_t i = 1; i < MU_SLOWDOWN_NODES_MAX; i++)
+        if (s->nodes[i].seen_ms < oldest->seen_ms)
+            oldest = &s->nodes[i];
+    *oldest = (struct mu_slowdown_node){ .short_stays = 0 };
+    (void)snprintf(oldest->name, sizeof oldest->name, "%s", name);
+    return oldest;
+}
+
+void mu_slowdown_ended(struct mu_slowdown *s, const char *name, uint64_t lasted_ms, uint64_t now_ms)
+{
+    struct mu_slowdown_node *node = lasted_ms < MU_SLOWDOWN_FLAP_MS ? find_or_make(s, name) : find(s, name);
+
+    if (node == NULL)
+        return;
+    node->seen_ms = now_ms;
+    if (lasted_ms >= MU_SLOWDOWN_FLAP_MS) {
+        node->short_stays = 0;
+        node->hold_ms = 0;
+        return;
+    }
+    if (++node->short_stays < MU_SLOWDOWN_FLAPS)
+        return;
+    node->hold_ms = node->hold_ms == 0 ? MU_SLOWDOWN_HOLD_MS : doubled_ms(node->hold_ms, MU_SLOWDOWN_HOLD_MAX_MS, 1);
+    node->until_ms = now_ms + node->hold_ms;
+}
+
+uint64_t mu_slowdown_until_ms(const struct mu_slowdown *s, const char *name)
+{
+    const struct mu_slowdown_node *node = find(s, name);
+
+    return node != NULL ? node->until_ms : 0;
+}
+
+/* ---- The window ---- */
+
+size_t mu_slowdown_recent(struct mu_fold_world *world, uint64_t passed_s)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < world->charges_count; i++) {
+        int64_t age_s = world->charges[i] + (int64_t)passed_s;
+
+        if (world->window_s == 0 || age_s < world->window_s)
+            world->charges[kept++] = age_s;
+    }
+    world->charges_count = kept;
+    return kept;
+}

@@ -1,0 +1,50 @@
+/* What keeps a job from burning its time in starts: pure rules of a rendezvous' leader.
+ *
+ * **Crash loop.** Rounds that fail within CRASH_MS of their start are followed by a pause, from the third in a row on:
+ * 1 s, doubling to 30 s. How many there were is in the world, so the next leader knows.
+ *
+ * **Flapping.** A node whose last three stays each ended within FLAP_MS, because it was lost, left, or its worker
+ * failed, is let in again only after 30 s, doubling to 10 min. The leader remembers that; a new one begins anew. Nobody
+ * is held off where the job would have too few nodes.
+ *
+ * **Restart window.** With one, only restarts of the last so many seconds count against the maximum. The world has how
+ * long ago each was when it was written: no clock of one node is another's. */
+#ifndef MU_RDZV_SLOWDOWN_H
+#define MU_RDZV_SLOWDOWN_H
+
+#include "rdzv/fold_doc.h"
+
+#define MU_SLOWDOWN_CRASH_MS 10000
+#define MU_SLOWDOWN_CRASHES 3
+#define MU_SLOWDOWN_PAUSE_MS 1000
+#define MU_SLOWDOWN_PAUSE_MAX_MS 30000
+#define MU_SLOWDOWN_FLAP_MS 30000
+#define MU_SLOWDOWN_FLAPS 3
+#define MU_SLOWDOWN_HOLD_MS 30000
+#define MU_SLOWDOWN_HOLD_MAX_MS 600000
+#define MU_SLOWDOWN_NODES_MAX 256 /* that are remembered; whoever was held off least recently is forgotten first */
+
+/* So many failed rounds in a row were short; `lasted_ms`: of the one that has failed. */
+int64_t mu_slowdown_crashes(int64_t before, uint64_t lasted_ms);
+uint64_t mu_slowdown_pause_ms(int64_t crashes); /* before the next round */
+
+struct mu_slowdown_node {
+    char name[MU_FOLD_NAME_MAX + 1]; /* "": free */
+    unsigned short_stays;            /* in a row */
+    uint64_t hold_ms, until_ms, seen_ms;
+};
+
+struct mu_slowdown { /* zeroed memory is empty */
+    struct mu_slowdown_node *nodes;
+};
+
+void mu_slowdown_done(struct mu_slowdown *slowdown);
+/* A stay of that node has ended by its own doing. Without memory for it nothing is remembered. */
+void mu_slowdown_ended(struct mu_slowdown *slowdown, const char *name, uint64_t lasted_ms, uint64_t now_ms);
+uint64_t mu_slowdown_until_ms(const struct mu_slowdown *slowdown, const char *name); /* 0: it may come */
+
+/* How many of the restarts count still, `passed_s` after the world was written; their ages are moved on by as much, and
+ * those that count no more are dropped. */
+size_t mu_slowdown_recent(struct mu_fold_world *world, uint64_t passed_s);
+
+#endif

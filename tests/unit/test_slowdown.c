@@ -1,0 +1,112 @@
+/* What keeps a job from burning its time in starts: pauses, nodes that are held off, restarts that count. */
+#include "failmalloc.h"
+#include "pure.h"
+#include "rdzv/slowdown.h"
+
+#include <stdio.h>
+
+static void the_third_short_round_in_a_row_brings_a_pause(void **state)
+{
+    static const struct {
+        int64_t before;
+        uint64_t lasted_ms;
+        int64_t crashes;
+        uint64_t pause_ms;
+    } rows[] = {
+        { 0, 100, 1, 0 },   { 1, 9999, 2, 0 },   { 2, 0, 3, 1000 },     { 3, 5000, 4, 2000 },
+        { 4, 1, 5, 4000 },  { 7, 1, 8, 30000 },  { 99, 1, 100, 30000 }, /* at most */
+        { 2, 10000, 0, 0 }, { 99, 60000, 0, 0 },                        /* it worked for a while */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int64_t crashes = mu_slowdown_crashes(rows[i].before, rows[i].lasted_ms);
+
+        assert_int_equal(crashes, rows[i].crashes);
+        assert_int_equal(mu_slowdown_pause_ms(crashes), rows[i].pause_ms);
+    }
+}
+
+static void a_node_that_comes_and_goes_is_held_off(void **state)
+{
+    struct mu_slowdown s = { .nodes = NULL };
+    uint64_t now_ms = 1000, hold_ms = 30000;
+
+    (void)state;
+    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
+    mu_slowdown_ended(&s, "node9", 29999, now_ms);
+    mu_slowdown_ended(&s, "node8", 5, now_ms);
+    mu_slowdown_ended(&s, "node9", 5, now_ms);
+    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
+    for (int i = 0; i < 8; i++) { /* from the third time on, twice as long each time, and at most ten minutes */
+        mu_slowdown_ended(&s, "node9", 5, now_ms);
+        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), now_ms + hold_ms);
+        now_ms += hold_ms;
+        hold_ms = hold_ms * 2 < 600000 ? hold_ms * 2 : 600000;
+    }
+    assert_int_equal(mu_slowdown_until_ms(&s, "node8"), 0);
+    mu_slowdown_ended(&s, "node9", 30000, now_ms); /* it stayed for a while: that is forgotten */
+    mu_slowdown_ended(&s, "node9", 5, now_ms);
+    mu_slowdown_ended(&s, "node9", 5, now_ms);
+    assert_true(mu_slowdown_until_ms(&s, "node9") <= now_ms);
+    mu_slowdown_ended(&s, "node9", 5, now_ms);
+    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), now_ms + 30000);
+    mu_slowdown_done(&s);
+}
+
+static void only_so_many_are_remembered_the_oldest_is_forgotten(void **state)
+{
+    struct mu_slowdown s = { .nodes = NULL };
+    char name[32];
+
+    (void)state;
+    for (unsigned k = 0; k < 3; k++)
+        mu_slowdown_ended(&s, "first", 5, 1);
+    for (unsigned i = 0; i < MU_SLOWDOWN_NODES_MAX - 1; i++) {
+        (void)snprintf(name, sizeof name, "node%u", i);
+        mu_slowdown_ended(&s, name, 5, 10 + i);
+    }
+    assert_int_equal(mu_slowdown_until_ms(&s, "first"), 30001);
+    mu_slowdown_ended(&s, "one more", 5, 9999);
+    assert_int_equal(mu_slowdown_until_ms(&s, "first"), 0);
+    mu_slowdown_done(&s);
+}
+
+static void without_memory_nobody_is_held_off(void **state)
+{
+    struct mu_slowdown s = { .nodes = NULL };
+
+    (void)state;
+    fail_alloc_at(1);
+    mu_slowdown_ended(&s, "node9", 5, 1);
+    fail_alloc_at(0);
+    for (unsigned k = 0; k < 2; k++)
+        mu_slowdown_ended(&s, "node9", 5, 1);
+    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
+    mu_slowdown_done(&s);
+}
+
+static void only_restarts_within_the_window_count(void **state)
+{
+    struct mu_fold_world world = { .window_s = 3600, .charges = { 3000, 600, 0 }, .charges_count = 3 };
+
+    (void)state;
+    assert_int_equal(mu_slowdown_recent(&world, 599), 3);
+    assert_true(world.charges[0] == 3599 && world.charges[2] == 599);
+    assert_int_equal(mu_slowdown_recent(&world, 1), 2);
+    assert_int_equal(world.charges[0], 1200);
+    assert_int_equal(mu_slowdown_recent(&world, 3600), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_third_short_round_in_a_row_brings_a_pause),
+        cmocka_unit_test(a_node_that_comes_and_goes_is_held_off),
+        cmocka_unit_test(only_so_many_are_remembered_the_oldest_is_forgotten),
+        cmocka_unit_test(without_memory_nobody_is_held_off),
+        cmocka_unit_test(only_restarts_within_the_window_count),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
