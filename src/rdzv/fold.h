@@ -10,6 +10,7 @@
  *   job/closed              nobody joins any more, and how the job ended
  *   seat/<world>/<node>     the rank of that node in that world, and those of its workers
  *   member/<world>/<page>   who is in it, by rank
+ *   member/<world>/left/<node>   the last record of a member that has left it
  *   job/master              is the driver's: where workers meet
  * and, below /muster//, where no job is:
  *   waiting/<run id>        the record of a leader that waits for a round, under its own lease, for people (waiters.h)
@@ -24,8 +25,8 @@
  *
  * **What a change costs.** All others watch job/ alone, where every value is small: a change costs a message a node,
  * of a size that does not depend on how many there are. Whoever joins and sees a new document reads its own seat, and
- * is in if there is one. Pages are read by who wants names, and by who begins to lead. With many records the leader
- * folds less often.
+ * is in if there is one. Pages are read by who wants names, and by who begins to lead, and finds there also
+ * who has left while nobody led. With many records the leader folds less often.
  *
  * **Batches.** A world is written in as many transactions as it takes: pages and seats first, under its own random
  * identity, where nobody looks for them yet; the document with the last of them, which also takes the seats and pages

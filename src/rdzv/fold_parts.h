@@ -85,7 +85,7 @@ enum { STALE_MAX = 3 }; /* worlds that are taken away at a time */
 struct lead {
     struct entry **entries; /* of nodes/, sorted by id, then by lease */
     size_t entries_count, entries_room;
-    /* Whose members and what of older worlds is there: read once, when we begin to lead. */
+    /* Whose members, who said goodbye, and what of older worlds is there: read once, when we begin to lead. */
     uint64_t pages_id; /* the read is under way */
     bool pages_read;
     bool pages_broken;              /* of the document's world some are missing */
@@ -174,6 +174,7 @@ struct mu_fold {
     uint64_t drop_id;     /* LEAVING */
     uint64_t leave_by_ms; /* a MEMBER that is to leave, once its report is written; 0: it is not */
     bool closing, looking, told_closed, told_waiting, was_leader, down;
+    uint64_t told_closed_in; /* which world; 0: we were in none */
     struct mu_part_progress told;
     bool has_told;
     /* Who else waits, while we join. */
@@ -203,7 +204,7 @@ struct mu_fold {
     struct mu_fold_op ops[OPS_MAX], else_op;
     struct mu_buf value, mark, waiting, killed_mark;
     char killed_key[MU_FOLD_KEY_MAX];
-    char key[MU_FOLD_KEY_MAX], done_key[MU_FOLD_KEY_MAX], look_key[MU_FOLD_KEY_MAX];
+    char key[MU_FOLD_KEY_MAX], done_key[MU_FOLD_KEY_MAX], look_key[MU_FOLD_KEY_MAX], goodbye_key[MU_FOLD_KEY_MAX];
     struct muster_error error, away;
 };
 
@@ -267,14 +268,19 @@ bool mu_leader_parse_key(struct mu_slice key, uint64_t *ret_id, uint64_t *ret_un
 /* "nodes/<id>/<word>" */
 bool mu_leader_parse_mark(struct mu_slice key, const char *word, uint64_t *ret_id);
 bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv);
-void mu_leader_see_news(struct mu_fold *f);
 bool mu_leader_put_back(struct mu_fold *f);
 void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone);
-bool mu_leader_ranged(struct mu_fold *f, const struct mu_fold_event *event);
-bool mu_leader_failed(struct mu_fold *f, const struct mu_fold_event *event);
+void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry);
 void mu_leader_fold(struct mu_fold *f);
 void mu_leader_drive(struct mu_fold *f);
 void mu_leader_done(struct mu_fold *f);
+
+/* leader_pages.c */
+void mu_leader_forget_members(struct lead *l);
+void mu_leader_see_news(struct mu_fold *f);
+void mu_leader_ask_pages(struct mu_fold *f);
+bool mu_leader_ranged(struct mu_fold *f, const struct mu_fold_event *event);
+bool mu_leader_failed(struct mu_fold *f, const struct mu_fold_event *event);
 
 /* leader_write.c */
 struct candidate {

@@ -109,11 +109,21 @@ static void put_done(struct mu_fold *f, int64_t job_lease)
     f->done_lease = job_lease;
 }
 
+/* Our record goes with our lease, perhaps before anybody leads who could read in it that we left. So it is also where
+ * the next leader looks: beside the pages of our world, with which it is taken away. */
+static void put_goodbye(struct mu_fold *f, int64_t job_lease)
+{
+    (void)snprintf(f->goodbye_key, sizeof f->goodbye_key, "member/%016" PRIx64 "/left/%016" PRIx64, f->world.id, f->id);
+    mu_fold_compare_key(f, JOB_DOC);
+    mu_fold_put(f, f->goodbye_key, &f->value, job_lease);
+    put_else(f, f->ops[0]);
+}
+
 /* The record, and with it the leader's place if that is empty. Each of the two ways puts the record. */
 void mu_fold_write_record(struct mu_fold *f)
 {
-    bool done = f->record.end.kind == MU_FOLD_END_DONE;
-    int64_t job_lease = done ? mu_fold_need_job_lease(f) : 0;
+    bool done = f->record.end.kind == MU_FOLD_END_DONE, leaves = f->record.end.kind == MU_FOLD_END_LEFT;
+    int64_t job_lease = done ? mu_fold_need_job_lease(f) : mu_fold_job_lease(f);
     int rc;
 
     if (done && job_lease == 0)
@@ -136,6 +146,9 @@ void mu_fold_write_record(struct mu_fold *f)
     mu_fold_put(f, f->key, &f->value, f->lease);
     if (done) {
         put_done(f, job_lease);
+    } else if (leaves) {
+        if (job_lease != 0 && mu_fold_has(f, JOB_DOC) && f->doc.id == f->world.id)
+            put_goodbye(f, job_lease);
     } else if (!f->job.loaded || f->seen[JOB_LEADER].value == KEY_NONE) {
         mu_fold_compare(f, MU_FOLD_ABSENT, "job/folder", 0);
         mu_fold_put(f, "job/folder", &f->mark, f->lease);

@@ -127,8 +127,6 @@ static bool make_room(struct mu_fold *f)
     return true;
 }
 
-static void hear_end(struct mu_fold *f, size_t rank, const struct entry *entry);
-
 /* Who says why it goes may be gone before we fold. */
 static void hear_last(struct mu_fold *f, const struct entry *entry)
 {
@@ -137,7 +135,7 @@ static void hear_last(struct mu_fold *f, const struct entry *entry)
                        : -1;
 
     if (rank >= 0)
-        hear_end(f, (size_t)rank, entry);
+        mu_leader_hear_end(f, (size_t)rank, entry);
 }
 
 static void remove_entry(struct mu_fold *f, size_t at)
@@ -255,94 +253,6 @@ static const struct entry *find_node(const struct mu_fold *f, uint64_t id)
 
 /* ---- Who is in the document's world ---- */
 
-static void forget_members(struct lead *l)
-{
-    mu_fold_members_done(&l->members);
-    free(l->fates);
-    l->fates = NULL;
-    l->failure = l->left = (struct mu_fold_end){ .kind = MU_FOLD_END_NONE };
-}
-
-/* What the news say of members that are gone. Who does not lead any more believes them: what it judged itself was
- * perhaps at another server, and the leaders after it know better. */
-void mu_leader_see_news(struct mu_fold *f)
-{
-    struct lead *l = &f->lead;
-
-    for (size_t i = 0; l->fates != NULL && f->news.world == l->members.world && i < l->members.count; i++) {
-        l->fates[i].done |= mu_fold_news_done(&f->news, (int64_t)i);
-        if (!f->was_leader)
-            l->fates[i].gone = HERE;
-        if (l->fates[i].gone == HERE && mu_fold_news_gone(&f->news, (int64_t)i))
-            l->fates[i].gone = LEFT;
-    }
-}
-
-static void ask_pages(struct mu_fold *f)
-{
-    struct mu_fold_effect *effect;
-
-    if (f->lead.pages_id != 0)
-        return;
-    effect = mu_fold_request(f, MU_FOLD_DO_RANGE, &f->lead.pages_id);
-    effect->key = mu_slice_str("member/");
-    effect->prefix = true;
-}
-
-/* Worlds of which something is left: those of leaders that were not able to finish. */
-static void find_stale(struct mu_fold *f, const struct mu_fold_event *event)
-{
-    struct lead *l = &f->lead;
-
-    l->stale_count = 0;
-    for (size_t i = 0; i < event->count && l->stale_count < STALE_MAX; i++) {
-        uint64_t world = 0;
-        size_t number = 0;
-        bool known = false;
-
-        if (!mu_fold_parse_page(event->kvs[i].key, &world, &number) || (mu_fold_has(f, JOB_DOC) && world == f->doc.id))
-            continue;
-        for (size_t k = 0; k < l->stale_count; k++)
-            known |= l->stale[k] == world;
-        if (!known)
-            l->stale[l->stale_count++] = world;
-    }
-}
-
-bool mu_leader_ranged(struct mu_fold *f, const struct mu_fold_event *event)
-{
-    struct lead *l = &f->lead;
-    size_t pages = 0;
-
-    if (!mu_fold_is_answer(event, &l->pages_id))
-        return false;
-    mu_fold_is_heard(f);
-    if (!f->was_leader)
-        return true;
-    find_stale(f, event);
-    l->pages_broken = false;
-    if (mu_fold_has(f, JOB_DOC)) {
-        forget_members(l);
-        l->fates = calloc((size_t)f->doc.nodes, sizeof *l->fates);
-        if (l->fates == NULL || mu_fold_members_init(&l->members, f->doc.id, (size_t)f->doc.nodes) < 0 ||
-            mu_fold_read_pages(event, &l->members, &pages) < 0) {
-            forget_members(l);
-            mu_fold_back_off(f);
-            return true;
-        }
-        l->pages_broken = pages != mu_fold_pages(l->members.count) || !mu_fold_members_sort(&l->members);
-        if (mu_fold_has_news(f))
-            mu_leader_see_news(f);
-    }
-    l->pages_read = true;
-    return true;
-}
-
-bool mu_leader_failed(struct mu_fold *f, const struct mu_fold_event *event)
-{
-    return mu_fold_is_answer(event, &f->lead.pages_id);
-}
-
 /* Members whose world was put back say themselves which rank they have. */
 static void hear_holders(struct mu_fold *f)
 {
@@ -369,7 +279,7 @@ static void hear_holders(struct mu_fold *f)
 static void note_stay(struct mu_fold *f, size_t rank);
 
 /* What a member says of its end in this world: of failures the first counts. */
-static void hear_end(struct mu_fold *f, size_t rank, const struct entry *entry)
+void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry)
 {
     struct lead *l = &f->lead;
     struct mu_fold_end end = entry->record.end;
@@ -445,7 +355,7 @@ static void judge_members(struct mu_fold *f, struct folded *folded)
         const struct fate *fate = &l->fates[i];
 
         if (entry != NULL)
-            hear_end(f, i, entry);
+            mu_leader_hear_end(f, i, entry);
         judge_member(f, i, entry, grace);
         folded->in += fate->gone == HERE;
         folded->unknown += fate->gone == HERE && entry == NULL;
@@ -816,7 +726,7 @@ void mu_leader_fold(struct mu_fold *f)
     if (mu_fold_has(f, JOB_DOC) && l->members.world != f->doc.id)
         l->pages_read = false;
     if (!l->pages_read) {
-        ask_pages(f);
+        mu_leader_ask_pages(f);
         return;
     }
     if (mu_fold_has(f, JOB_DOC) && l->pages_broken) {
@@ -842,6 +752,7 @@ static void begin_to_lead(struct mu_fold *f)
     f->call_leader = f->seen[JOB_LEADER].mod;
     f->keep_at_ms = f->now_ms;
     f->news_at_ms = f->lead.fold_at_ms = 0;
+    f->lead.pages_read = false;
     mu_fold_distrust(&f->nodes);
     (void)mu_fold_emit(f, MU_FOLD_DO_LEADER);
 }
@@ -881,7 +792,7 @@ void mu_leader_done(struct mu_fold *f)
 {
     mu_leader_forget(f);
     mu_leader_give_up_world(f);
-    forget_members(&f->lead);
+    mu_leader_forget_members(&f->lead);
     mu_slowdown_done(&f->lead.slowdown);
     free(f->lead.done.items);
     free(f->lead.killed.items);

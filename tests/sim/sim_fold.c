@@ -265,11 +265,17 @@ void node_report(struct node *node, const struct mu_part_report *report)
     node->report = *report;
     (void)snprintf(node->report_text, sizeof node->report_text, "%s", report->text != NULL ? report->text : "");
     node->report.text = node->report_text;
-    if (report->end == MU_PART_END_FAILED) {
+    switch (report->end) {
+    case MU_PART_END_FAILED:
         node->failed_world = node->world;
         node->failed_us = 0;
-    } else {
+        break;
+    case MU_PART_END_DONE:
         node->done_world = node->world;
+        break;
+    case MU_PART_END_LEFT:
+        node->left_world = node->world;
+        break;
     }
     feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_REPORT, .report = &node->report });
 }
@@ -705,6 +711,7 @@ static void last_act(void)
     uint64_t from_us, told_max_us;
     bool willed = false;
     static bool was_in[NODES_MAX];
+    uint64_t world;
     unsigned act = (unsigned)below(s->on[F_LIMITS] ? 2 : s->place == &place_store ? 7 : 5);
     bool stops = s->fence_ms > 0 && (act == 2 || act == 3); /* everybody does, when etcd is away */
 
@@ -739,6 +746,7 @@ static void last_act(void)
         return;
     }
     from_us = s->now_us;
+    world = victim->world;
     sim_trace("last act: %s", act == 0 ? "a member is killed" : act == 1 ? "a member leaves" : "etcd was away");
     if (act == 0) {
         willed = kill_node(victim);
@@ -770,6 +778,8 @@ static void last_act(void)
                    node->told_us - from_us);
         SIM_EXPECT(!willed || !node->told_silent, "node %u was told of a silence, and an agent was killed",
                    node->index);
+        SIM_EXPECT(victim->left_world != world || s->on[F_STRANGER] || !node->told_silent,
+                   "node %u was told of a silence, and a node has said that it leaves", node->index);
     }
     settle();
 }

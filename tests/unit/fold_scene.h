@@ -72,6 +72,20 @@ static inline int page_in(struct mu_slice key)
     return atoi(number);
 }
 
+/* "member/<world>/left/<node>" */
+static inline bool is_goodbye(struct mu_slice key)
+{
+    return begins(key, "member/") && key.len == sizeof "member/0123456789abcdef/left/0123456789abcdef" - 1;
+}
+
+static inline void say_lease(struct scene *s, int64_t lease)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof text, "@%" PRId64, lease);
+    say(s, text);
+}
+
 static inline void say_key(struct scene *s, struct mu_slice key)
 {
     char text[MU_FOLD_KEY_MAX + 2];
@@ -80,6 +94,8 @@ static inline void say_key(struct scene *s, struct mu_slice key)
         (void)snprintf(text, sizeof text, " done");
     else if (begins(key, "nodes/"))
         (void)snprintf(text, sizeof text, " record");
+    else if (is_goodbye(key))
+        (void)snprintf(text, sizeof text, " goodbye");
     else if (begins(key, "member/"))
         (void)snprintf(text, sizeof text, " page %d", page_in(key));
     else if (begins(key, "seat/"))
@@ -162,14 +178,13 @@ static inline void say_put(struct scene *s, const struct mu_fold_op *put)
         (void)snprintf(text, sizeof text, "=%d", (int)seat.rank);
         say(s, text);
     }
-    if (begins(put->key, "member/"))
+    if (is_goodbye(put->key))
+        say_lease(s, put->lease);
+    else if (begins(put->key, "member/"))
         (void)snprintf(s->page, sizeof s->page, "%.*s", (int)put->value.len, put->value.data);
-    if (put->key.data[0] == 'n' && put->key.data[put->key.len - 1] == 'e') {
-        char text[32];
-
-        (void)snprintf(text, sizeof text, "@%d", (int)put->lease);
-        say(s, text);
-    } else if (put->key.data[0] == 'n')
+    if (put->key.data[0] == 'n' && put->key.data[put->key.len - 1] == 'e')
+        say_lease(s, put->lease);
+    else if (put->key.data[0] == 'n')
         say_record(s, put->value);
     if (mu_slice_equal(put->key, mu_slice_str("job/doc")))
         (void)snprintf(s->doc, sizeof s->doc, "%.*s", (int)put->value.len, put->value.data);

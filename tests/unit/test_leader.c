@@ -182,11 +182,44 @@ static void who_leaves_says_why_before_its_lease_ends(void **state)
     struct scene *s = *state;
 
     be_member(s);
-    assert_string_equal(reports(s, MU_PART_END_LEFT, -1, "preempted"), "write record(stay 7; left -1 at 0)");
+    assert_string_equal(reports(s, MU_PART_END_LEFT, -1, "preempted"),
+                        "write [ job/doc mod 20] record(stay 7; left -1 at 0) goodbye@900 else record");
     assert_string_equal(asked(s, MU_FOLD_ON_LEAVE), "");
     assert_string_equal(asked(s, MU_FOLD_ON_LEAVE), ""); /* once is enough */
     assert_string_equal(wrote(s, true, 40), "reported, drop lease");
     assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_DROPPED, .id = s->drop_id }), "left");
+}
+
+/* The record has gone with its lease, and nobody led who could have heard what it said. */
+static void a_leader_that_left_says_so_to_the_next_one(void **state)
+{
+    struct scene *s = *state;
+    char key[MU_FOLD_KEY_MAX];
+
+    be_member(s);
+    (void)deleted(s, MU_FOLD_JOB, "job/folder", 30);
+    assert_non_null(strstr(passes(s, MU_FOLD_CROWN_MAX_MS), "job/folder"));
+    (void)wrote(s, true, 31);
+    add_leader(s, ME, 31, 11);
+    assert_non_null(strstr(changed(s, MU_FOLD_JOB), "load nodes"));
+    add_record(s, ME, 6, 1, true, 0);
+    assert_non_null(strstr(loaded(s, MU_FOLD_NODES), "read pages"));
+    (void)snprintf(key, sizeof key, "member/%016d/left/%016" PRIx64, 7, OTHER);
+    assert_int_equal(
+        mu_fold_record_write(
+            &(struct mu_fold_record){ .name = "host",
+                                      .nodes_min = MIN,
+                                      .nodes_max = MAX,
+                                      .world = 7,
+                                      .round = 7,
+                                      .nodes = 2,
+                                      .size = 1,
+                                      .world_size = 2,
+                                      .end = { .kind = MU_FOLD_END_LEFT, .world = 7, .text = "preempted" } },
+            add(s, key, 29, 29, JOB_LEASE)),
+        0);
+    assert_non_null(strstr(paged(s), "job/news"));
+    assert_string_equal(s->news.cause, "host left (preempted)");
 }
 
 static void who_leaves_does_not_wait_long_for_its_report(void **state)
@@ -387,6 +420,7 @@ int main(void)
         TEST(done_waits_for_the_job_s_lease),
         TEST(done_survives_a_lease_of_the_job_that_is_gone),
         TEST(who_leaves_says_why_before_its_lease_ends),
+        TEST(a_leader_that_left_says_so_to_the_next_one),
         TEST(who_leaves_does_not_wait_long_for_its_report),
         TEST(the_first_report_is_news_at_once),
         TEST(a_failure_costs_a_restart_when_everybody_is_out),
