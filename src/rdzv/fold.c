@@ -379,11 +379,15 @@ static void observe_member(struct mu_fold *f)
     }
 }
 
+/* Once; and again in a round that could begin because what we saw was lost: what was told of another round is over. */
 static void observe_closed(struct mu_fold *f)
 {
-    if (!mu_fold_has(f, JOB_CLOSED) || (f->told_closed && !f->closing))
+    bool is_told = f->told_closed && (f->world.id == 0 || f->told_closed_in == f->world.id);
+
+    if (!mu_fold_has(f, JOB_CLOSED) || (is_told && !f->closing))
         return;
     f->told_closed = true;
+    f->told_closed_in = f->world.id;
     mu_fold_tell(f, MU_PART_TELL_CLOSED)->asked = f->closing ? MU_PART_ON_CLOSE : MU_PART_ON_TIME;
     f->closing = false;
 }

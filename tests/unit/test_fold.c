@@ -89,6 +89,31 @@ static void a_closed_job_is_not_joined(void **state)
     assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_IDLE);
 }
 
+/* The store was started anew, and knew nothing of it: there were other rounds before the job was closed again. */
+static void that_the_job_is_closed_is_told_once_a_round(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    add_closed(s);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "closed");
+    (void)deleted(s, MU_FOLD_JOB, "job/closed", 29);
+    (void)wrote(s, false, 0);
+    add_leader(s, OTHER, 5, 22);
+    add_doc(s, 8, 30, them, 2);
+    assert_non_null(strstr(loaded(s, MU_FOLD_JOB), "removed"));
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    (void)leased(s, 12);
+    (void)wrote(s, true, 31);
+    add_doc(s, 9, 32, us, 2);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_string_equal(seated(s), "joined, write [ job/closed absent] job/closed"); /* it stays closed */
+    (void)wrote(s, true, 33);
+    add_closed(s);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "closed");
+    assert_string_equal(passes(s, 0), "");
+}
+
 static void a_spare_of_a_closed_job_ends_well(void **state)
 {
     static const uint64_t full[] = { 2, 3, 4 };
@@ -1800,6 +1825,7 @@ int main(void)
         TEST(a_world_that_was_left_is_not_entered_again),
         TEST(a_world_that_has_us_as_gone_is_not_entered),
         TEST(a_closed_job_is_not_joined),
+        TEST(that_the_job_is_closed_is_told_once_a_round),
         TEST(a_spare_of_a_closed_job_ends_well),
         TEST(too_few_nodes_are_a_timeout),
         TEST(a_wait_that_lasts_looks_around_and_a_timeout_names_who_came),
