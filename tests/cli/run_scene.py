@@ -4,16 +4,12 @@ Everything that a scene starts carries a mark in its environment, so that /proc 
 """
 
 import base64
-import fcntl
 import json
 import os
 import pathlib
-import random
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -27,36 +23,6 @@ REGROUP = DEATH_AGE + 15  # regrouping is milliseconds; the rest is for a busy m
 # A document that muster leaves alone: a whole pickle of PyTorch's state, with a field that nobody here knows.
 OTHER_LAYOUT = base64.b64encode(b"\x80\x04ctorch.distributed.elastic.rendezvous.dynamic_rendezvous\n_RendezvousState\n"
                                 b")\x81}\x8c\x05novelK\x07sb.")
-
-
-RESERVED = []  # open files with a lock each; until this process ends
-
-
-def reserve(port):
-    """Whether it is ours among all tests of this kind on this machine."""
-    place = pathlib.Path(tempfile.gettempdir()) / f"muster-test-ports-{os.getuid()}"
-    place.mkdir(exist_ok=True)
-    file = open(place / str(port), "w", encoding="utf-8")  # pylint: disable=consider-using-with
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return False
-    RESERVED.append(file)
-    return True
-
-
-def free_port():
-    """One that nobody has right now, outside of the range that connections take theirs from; and that no other test gets."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if reserve(port):
-            return port
 
 
 def stat(pid):

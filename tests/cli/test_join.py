@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import pty
-import random
 import re
 import signal
 import socket
@@ -17,23 +16,12 @@ import time
 
 import pytest
 
+from ports import free_port
 from serving import LIMIT, MUSTER, ROOT, Imposter, environment, run, signals_blocked, until
 
 QUICK_DEATH = "keep_alive_interval=1,keep_alive_max_attempt=2"
 JOINED_KEYS = {"event", "run_id", "backend", "round", "rank", "world_size", "node", "members", "master_addr",
                "master_port"}
-
-
-def free_port():
-    """One that nobody has right now, outside of the range that connections take theirs from."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 class Joiner:
@@ -498,9 +486,7 @@ def test_a_wait_is_told_now_and_then(serve, join):
 
 
 def refused(_):
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{sock.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def silent(imposters):

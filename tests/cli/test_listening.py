@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from namespaces import Namespaces, listening, missing
-from run_scene import free_port
+from ports import free_port
 from serving import LIMIT, MUSTER, environment, run, until
 
 # Waits until all workers have reached the store at MASTER_ADDR, and says where that is.

@@ -24,7 +24,8 @@ import urllib.request
 
 import pytest
 
-from run_scene import (ACTOR, DEATH_AGE, OTHER_LAYOUT, REGROUP, children, default_signals, free_port, freezer, is_alive,
+from ports import free_port
+from run_scene import (ACTOR, DEATH_AGE, OTHER_LAYOUT, REGROUP, children, default_signals, freezer, is_alive,
                        stat)
 from serving import LIMIT, MUSTER, environment, until
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from run_scene import OTHER_LAYOUT, free_port
+from ports import free_port
+from run_scene import OTHER_LAYOUT
 from serving import run, until
 
 DOCUMENT = "torch.rendezvous.job"

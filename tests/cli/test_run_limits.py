@@ -11,7 +11,8 @@ import threading
 
 import pytest
 
-from run_scene import cgroup, free_port
+from ports import free_port
+from run_scene import cgroup
 from serving import LIMIT, MUSTER, environment, is_sanitized, until
 
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"

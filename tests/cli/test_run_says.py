@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from run_scene import free_port
+from ports import free_port
 from serving import LIMIT, Imposter, until
 from test_run import end_all, kill_agent, local, one
 

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from run_scene import free_port, stat
+from ports import free_port
+from run_scene import stat
 from serving import run, until
 
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from run_scene import free_port
+from ports import free_port
 from serving import ROOT, run, until
 
 PAGE = (ROOT / "docs" / "TROUBLESHOOTING.md").read_text()

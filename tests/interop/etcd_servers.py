@@ -9,12 +9,12 @@ import pathlib
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 
 from harness import absent
+from ports import free_port
 
 START_LIMIT = 60
 TRIES = 5
@@ -22,12 +22,6 @@ TRIES = 5
 
 def program():
     return shutil.which(os.environ.get("MUSTER_ETCD", "etcd"))
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Member:

@@ -12,7 +12,6 @@ import json
 import os
 import pathlib
 import queue
-import random
 import signal
 import socket
 import subprocess
@@ -22,6 +21,7 @@ import uuid
 
 import harness
 from harness import HERE, NEW, USUAL, absent
+from ports import free_port
 
 VERSIONS = ("1.13.1", NEW) if NEW == USUAL else (NEW,)
 STEP_LIMIT = 30  # for what takes a second or two when nothing is in the way
@@ -49,19 +49,6 @@ def faked(offset):
             return {"LD_PRELOAD": path, "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                     "DONT_FAKE_MONOTONIC": "1"}
     return absent("libfaketime is absent")
-
-
-def free_port():
-    """A port that nobody listens on, outside of the range from which the kernel gives away its own."""
-    low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(max(low - 16384, 1024), low)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 def listening(port):

@@ -18,7 +18,8 @@ import uuid
 
 import harness
 from harness import HERE, absent
-from rdzv_nodes import free_port, listening, until
+from ports import free_port
+from rdzv_nodes import listening, until
 
 WORKERS = HERE / "workers"
 TRAIN = WORKERS / "train.py"

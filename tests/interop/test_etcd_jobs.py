@@ -8,6 +8,7 @@ import pytest
 
 import etcd_servers
 import harness
+from ports import free_port
 from rdzv_nodes import Join, until
 from test_etcd_ill import FILES, LIMIT, Job, b64, call, fleets, has_come  # one is a fixture
 from test_etcd_v3 import keys
@@ -56,7 +57,7 @@ def one_world(nodes):
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2", "etcd-v3"])
 def test_workers_meet_where_the_user_says(etcds, tmp_path, backend):
     harness.need_program()
-    cluster, port = etcds(1), etcd_servers.free_port()
+    cluster, port = etcds(1), free_port()
     words = [harness.program(), "run", "--nnodes=2", "--rdzv-id=job", f"--rdzv-backend={backend}",
              f"--rdzv-endpoint={cluster.endpoint}", f"--rdzv-conf=master_addr=localhost,master_port={port},last_call_timeout=1",
              "--no-python", "sh", "-c", 'echo "$MASTER_ADDR $MASTER_PORT"']

@@ -21,7 +21,8 @@ import etcd_servers
 import harness
 import run_nodes
 from harness import NEW
-from rdzv_nodes import free_port, until
+from ports import free_port
+from rdzv_nodes import until
 from run_nodes import RUN_LIMIT, Actors, Training
 
 PAGE = (harness.ROOT / "docs" / "ETCD.md").read_text()

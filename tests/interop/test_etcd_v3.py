@@ -17,6 +17,7 @@ import pytest
 
 import etcd_servers
 import harness
+from ports import free_port
 from rdzv_nodes import Ours, need_rdzv, said, until
 
 LEASE = 5
@@ -353,7 +354,7 @@ def test_compaction_under_a_silent_watch_does_not_prolong_the_last_call(etcds, n
 # ---- What cannot work ----
 
 def test_no_etcd_is_said_in_time(nodes):
-    node = nodes(None, "1", endpoints=f"127.0.0.1:{etcd_servers.free_port()}", conf="read_timeout=2")
+    node = nodes(None, "1", endpoints=f"127.0.0.1:{free_port()}", conf="read_timeout=2")
     assert node.process.wait(LIMIT) == 1
     node.told("ended")
     until(lambda: "etcd could not be used within 2 s" in "".join(node.stderr), LIMIT, node.stderr)

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from harness import NEW, USUAL, dialect
-from rdzv_nodes import agree, free_port, meet, side_by_side, until
+from ports import free_port
+from rdzv_nodes import agree, meet, side_by_side, until
 
 QUICK = {"keep_alive_interval": 1, "keep_alive_max_attempt": 4}
 

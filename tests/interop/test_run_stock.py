@@ -11,7 +11,7 @@ import pytest
 
 import harness
 from harness import NEW
-from rdzv_nodes import free_port
+from ports import free_port
 from run_nodes import MARK, WORKERS, report_of
 
 WHICH = NEW
