@@ -806,6 +806,33 @@ struct mu_boot_event mu_boot_answer(uint64_t id, const struct mu_kv_request *req
     return event;
 }
 
+bool mu_boot_inbox_hear(struct mu_boot_inbox *inbox, const struct mu_boot_event *event)
+{
+    if (inbox->state == MU_BOOT_INBOX_IDLE) {
+        inbox->state = MU_BOOT_INBOX_STEPPING;
+        return true;
+    }
+    assert(inbox->state == MU_BOOT_INBOX_STEPPING && event->start == NULL);
+    inbox->state = MU_BOOT_INBOX_ANSWERED;
+    inbox->answer = *event;
+    if (event->error != NULL) {
+        inbox->error = *event->error;
+        inbox->answer.error = &inbox->error;
+    }
+    return false;
+}
+
+bool mu_boot_inbox_next(struct mu_boot_inbox *inbox, struct mu_boot_event *ret_event)
+{
+    bool more = inbox->state == MU_BOOT_INBOX_ANSWERED;
+
+    assert(inbox->state != MU_BOOT_INBOX_IDLE);
+    if (more)
+        *ret_event = inbox->answer;
+    inbox->state = more ? MU_BOOT_INBOX_STEPPING : MU_BOOT_INBOX_IDLE;
+    return more;
+}
+
 int mu_boot_told_code(int code)
 {
     assert(code < 0);

@@ -235,6 +235,23 @@ const char *mu_boot_state_text(enum mu_boot_state value);
 enum mu_kv_kind mu_boot_kv_kind(enum mu_boot_effect_type type);
 struct mu_boot_event mu_boot_answer(uint64_t id, const struct mu_kv_request *request); /* borrows */
 
+/* An answer that comes while a step's effects are performed is heard when they are done. There is one at most: one
+ * request is under way.
+ *
+ *   IDLE --hear: step now--> STEPPING --hear: later--> ANSWERED --next: step now--> STEPPING
+ *     ^-------next: no more------+ */
+enum mu_boot_inbox_state { MU_BOOT_INBOX_IDLE, MU_BOOT_INBOX_STEPPING, MU_BOOT_INBOX_ANSWERED };
+
+struct mu_boot_inbox { /* zeroed memory is IDLE */
+    enum mu_boot_inbox_state state;
+    struct mu_boot_event answer;
+    struct muster_error error;
+};
+
+/* True: step it now, and then what `next` returns, as long as that is true. Copies the error; the rest is borrowed. */
+bool mu_boot_inbox_hear(struct mu_boot_inbox *inbox, const struct mu_boot_event *event);
+bool mu_boot_inbox_next(struct mu_boot_inbox *inbox, struct mu_boot_event *ret_event);
+
 int mu_boot_told_code(int code); /* of a FAIL, as the owner of a rendezvous is told it */
 
 /* Where to listen for the address of an effect may have to be looked up, and only one look-up is under way at a time:

@@ -405,44 +405,35 @@ static void perform(struct mu_boot_uv *boot, const struct mu_boot_effect *effect
 
 static void on_timer(uv_timer_t *timer);
 
-static void step(struct mu_boot_uv *boot, struct mu_boot_event event)
+static void step(struct mu_boot_uv *boot, struct mu_boot_event *event)
 {
     struct mu_boot_effects effects;
 
-    assert(!boot->stepping && !boot->has_answer);
-    boot->stepping = true;
-    for (bool more = true; more && !boot->closing; more = boot->has_answer, event = boot->answer) {
-        boot->has_answer = false;
-        event.now_ms = uv_now(boot->loop);
-        mu_boot_step(&boot->machine, &event, &effects);
-        for (unsigned i = 0; i < effects.count && !boot->closing; i++)
-            perform(boot, &effects.items[i]);
-    }
-    boot->stepping = boot->has_answer = false;
+    event->now_ms = uv_now(boot->loop);
+    mu_boot_step(&boot->machine, event, &effects);
+    for (unsigned i = 0; i < effects.count && !boot->closing; i++)
+        perform(boot, &effects.items[i]);
+}
+
+static void feed(struct mu_boot_uv *boot, struct mu_boot_event event)
+{
+    if (boot->closing || !mu_boot_inbox_hear(&boot->inbox, &event))
+        return;
+    do
+        step(boot, &event);
+    while (mu_boot_inbox_next(&boot->inbox, &event) && !boot->closing);
     if (!boot->closing) /* always derived anew, so never forgotten */
         mu_timer_until(&boot->timer, mu_boot_deadline_ms(&boot->machine), on_timer);
 }
 
 static void on_timer(uv_timer_t *timer)
 {
-    step(timer->data, (struct mu_boot_event){ .type = MU_BOOT_ON_TIME });
+    feed(timer->data, (struct mu_boot_event){ .type = MU_BOOT_ON_TIME });
 }
 
 void mu_boot_uv_answer(struct mu_boot_uv *boot, struct mu_boot_event event)
 {
-    if (boot->closing)
-        return;
-    if (!boot->stepping) {
-        step(boot, event);
-        return;
-    }
-    assert(!boot->has_answer); /* one request is under way */
-    boot->has_answer = true;
-    if (event.error != NULL) {
-        boot->answer_error = *event.error;
-        event.error = &boot->answer_error;
-    }
-    boot->answer = event;
+    feed(boot, event);
 }
 
 /* ---- From outside ---- */
@@ -456,13 +447,13 @@ static void forget_round(struct mu_boot_uv *boot)
 void mu_boot_uv_start(struct mu_boot_uv *boot, const struct mu_boot_start *start)
 {
     forget_round(boot);
-    step(boot, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = start });
+    feed(boot, (struct mu_boot_event){ .type = MU_BOOT_ON_START, .start = start });
 }
 
 void mu_boot_uv_stop(struct mu_boot_uv *boot)
 {
     forget_round(boot);
-    step(boot, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
+    feed(boot, (struct mu_boot_event){ .type = MU_BOOT_ON_STOP });
 }
 
 /* Workers look MASTER_ADDR up, and not every machine knows the name localhost: a resolver may ask far away for it, in

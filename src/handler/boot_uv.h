@@ -43,10 +43,7 @@ struct mu_boot_uv {
     enum mu_boot_lookup lookup; /* of where to listen for place.addr */
     struct mu_bind_uv ask;
     struct mu_bind_plan plan; /* the last that came: an answer that waits points to it */
-    bool stepping;            /* an answer that comes now waits until the step that wanted it is over */
-    bool has_answer;
-    struct mu_boot_event answer;
-    struct muster_error answer_error;
+    struct mu_boot_inbox inbox;
     size_t parts; /* that the loop or the kv still has */
     bool closing;
     void (*closed)(void *ctx);

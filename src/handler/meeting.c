@@ -42,13 +42,6 @@ bool mu_meeting_hosts(const struct mu_fold *fold, bool has_store)
     return has_store && mu_fold_rank(fold) == 0;
 }
 
-const char *mu_meeting_agents_addr(const struct mu_meeting *m, const struct mu_fold *fold, bool has_store)
-{
-    if (!mu_meeting_is_known(m, fold))
-        return NULL;
-    return mu_meeting_hosts(fold, has_store) ? "127.0.0.1" : m->master.addr;
-}
-
 struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, char rank0[static MU_NODE_TEXT_MAX])
 {
     const struct mu_fold_world *world = mu_fold_world(fold);

@@ -24,8 +24,6 @@ void mu_meeting_see(struct mu_meeting *meeting, const struct mu_fold_event *even
 bool mu_meeting_is_known(const struct mu_meeting *meeting, const struct mu_fold *fold);
 /* Whether the agents' store of the round is here; has_store: there is one, perhaps of an earlier round. */
 bool mu_meeting_hosts(const struct mu_fold *fold, bool has_store);
-/* Where this node reaches that store. NULL: not known yet. */
-const char *mu_meeting_agents_addr(const struct mu_meeting *meeting, const struct mu_fold *fold, bool has_store);
 
 /* What the boot is told of the round; `rank0` is room for a text of it. */
 struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, char rank0[static MU_NODE_TEXT_MAX]);

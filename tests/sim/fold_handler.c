@@ -192,25 +192,14 @@ static void boot_answer(struct node *node, struct mu_boot_event event)
     struct handler *h = handler_of(node);
     struct mu_boot_effects effects;
 
-    if (h->boot_steps) { /* it is heard when the step is over */
-        SIM_EXPECT(!h->has_answer, "node %u: the boot has two answers", node->index);
-        h->has_answer = true;
-        if (event.error != NULL) {
-            h->answer_error = *event.error;
-            event.error = &h->answer_error;
-        }
-        h->answer = event;
+    if (!mu_boot_inbox_hear(&h->inbox, &event))
         return;
-    }
-    h->boot_steps = true;
-    for (bool more = true; more; more = h->has_answer, event = h->answer) {
-        h->has_answer = false;
+    do {
         event.now_ms = now_ms();
         mu_boot_step(&h->boot, &event, &effects);
         for (unsigned i = 0; i < effects.count; i++)
             perform_boot(node, &effects.items[i]);
-    }
-    h->boot_steps = false;
+    } while (mu_boot_inbox_next(&h->inbox, &event));
     arm(node);
 }
 

@@ -17,9 +17,7 @@ struct handler {
     struct mu_talk talk;
     bool takes_turn;
     struct mu_boot boot;
-    bool boot_steps, has_answer; /* an answer that came from inside of a step */
-    struct mu_boot_event answer;
-    struct muster_error answer_error;
+    struct mu_boot_inbox inbox;
     uint64_t boot_began_us;
     struct mu_meeting meeting;
     char own_addr[24];

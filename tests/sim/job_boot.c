@@ -13,7 +13,7 @@
 #include "handler/boot.h"
 #include "handler/talk.h"
 
-enum { OFFERS_MAX = 16384, PAIRS_MAX = 8192, GET_SLICE_MS = 2000, FIRST_PORT = 1024 };
+enum { OFFERS_MAX = 16384, PAIRS_MAX = 8192, FIRST_PORT = 1024 };
 
 #define SETTLED_US (10 * SECOND) /* for which nothing was in the way of a boot that has to finish */
 
@@ -303,16 +303,15 @@ static void check_self(struct agent *a, const struct mu_boot_effect *effect)
 
 static void request(struct agent *a, const struct mu_boot_effect *effect)
 {
-    struct mu_ask ask = { .kind = effect->type == MU_BOOT_DO_GET     ? MU_ASK_GET
-                                  : effect->type == MU_BOOT_DO_CHECK ? MU_ASK_CHECK
-                                                                     : MU_ASK_SET,
+    static const enum mu_ask_kind kinds[] = {
+        [MU_KV_GET] = MU_ASK_GET, [MU_KV_CHECK] = MU_ASK_CHECK, [MU_KV_SET] = MU_ASK_SET
+    };
+    struct mu_ask ask = { .kind = kinds[mu_boot_kv_kind(effect->type)],
                           .id = effect->id,
                           .key = effect->key,
                           .value = effect->value,
                           .timeout_ms = effect->wait_ms };
 
-    if (ask.kind == MU_ASK_GET && ask.timeout_ms > GET_SLICE_MS)
-        ask.timeout_ms = GET_SLICE_MS;
     kv_ask(a, WHO_BOOT, &ask);
 }
 
@@ -434,17 +433,22 @@ static void step(struct agent *a, struct mu_boot_event event)
 
 void boot_answer(struct agent *a, enum mu_ask_kind kind, const struct mu_answer *answer)
 {
-    struct mu_boot_event event = { .id = answer->id, .value = answer->value, .found = answer->found };
+    struct mu_kv_request request = {
+        .kind = kind == MU_ASK_GET     ? MU_KV_GET
+                : kind == MU_ASK_CHECK ? MU_KV_CHECK
+                                       : MU_KV_SET,
+        .bytes = { (char *)answer->value.data, answer->value.len },
+        .found = answer->found,
+    };
+    struct mu_boot_event event;
 
-    if (kind == MU_ASK_GET && answer->error != NULL && answer->error->code == MUSTER_ETIMEOUT) {
-        event.type = MU_BOOT_ON_MISSING;
-    } else if (answer->error != NULL) {
-        event.type = MU_BOOT_ON_REQUEST_FAILED;
-        event.error = answer->error;
-        boot_of(a)->failed_us = w.now_us;
-    } else {
-        event.type = kind == MU_ASK_GET ? MU_BOOT_ON_GOT : kind == MU_ASK_CHECK ? MU_BOOT_ON_FOUND : MU_BOOT_ON_SET;
+    if (answer->error != NULL) {
+        request.rc = answer->error->code;
+        request.error = *answer->error;
     }
+    event = mu_boot_answer(answer->id, &request);
+    if (event.type == MU_BOOT_ON_REQUEST_FAILED)
+        boot_of(a)->failed_us = w.now_us;
     step(a, event);
 }
 

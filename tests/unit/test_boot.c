@@ -1032,6 +1032,29 @@ static void one_look_up_is_under_way_and_the_newest_is_wanted(void **state)
     }
 }
 
+static void an_answer_from_inside_a_step_is_heard_after_it(void **state)
+{
+    struct mu_boot_inbox inbox = { .state = MU_BOOT_INBOX_IDLE };
+    struct muster_error error = { .code = MUSTER_ELOST, .text = "gone" };
+    const struct mu_boot_event time = { .type = MU_BOOT_ON_TIME };
+    const struct mu_boot_event failed = { .type = MU_BOOT_ON_REQUEST_FAILED, .id = 7, .error = &error };
+    struct mu_boot_event heard = { .id = 0 };
+
+    (void)state;
+    assert_true(mu_boot_inbox_hear(&inbox, &time));
+    assert_false(mu_boot_inbox_hear(&inbox, &failed));
+    error.text[0] = '\0'; /* its owner has gone on */
+    assert_true(mu_boot_inbox_next(&inbox, &heard));
+    assert_int_equal(heard.type, MU_BOOT_ON_REQUEST_FAILED);
+    assert_int_equal(heard.id, 7);
+    assert_string_equal(heard.error->text, "gone");
+    assert_false(mu_boot_inbox_hear(&inbox, &time)); /* what that step has wanted is answered, too */
+    assert_true(mu_boot_inbox_next(&inbox, &heard));
+    assert_int_equal(heard.type, MU_BOOT_ON_TIME);
+    assert_false(mu_boot_inbox_next(&inbox, &heard));
+    assert_true(mu_boot_inbox_hear(&inbox, &time)); /* the next step */
+}
+
 static void an_answer_of_the_store_is_an_event(void **state)
 {
     static const struct {
@@ -1106,6 +1129,7 @@ int main(void)
         SCENE(the_agents_store_goes_with_its_round),
         SCENE(it_says_where_a_new_store_listens),
         cmocka_unit_test(one_look_up_is_under_way_and_the_newest_is_wanted),
+        cmocka_unit_test(an_answer_from_inside_a_step_is_heard_after_it),
         cmocka_unit_test(an_answer_of_the_store_is_an_event),
     };
 
