@@ -11,6 +11,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#define TOO_MANY_BOUND "the connection holds too many leases"
+
 MU_DEFINE_TEXTS(mu_engine_end_text, enum mu_engine_end, MU_ENGINE_ENDS)
 
 struct mu_engine *mu_engine_new(const struct mu_engine_config *config)
@@ -26,6 +28,18 @@ struct mu_engine *mu_engine_new(const struct mu_engine_config *config)
     e->next_ms = UINT64_MAX;
     mu_list_init(&e->jobs);
     return e;
+}
+
+enum mu_engine_code mu_engine_no_room(struct mu_engine *e, const char *what)
+{
+    e->full = what;
+    return MU_ENGINE_EXHAUSTED;
+}
+
+const char *mu_engine_full(const struct mu_engine *e)
+{
+    assert(e->full != NULL);
+    return e->full;
 }
 
 void *mu_engine_alloc(struct mu_engine *e, size_t bytes)
@@ -232,12 +246,14 @@ enum mu_engine_code mu_engine_grant(struct mu_engine *e, struct mu_engine_peer *
         return MU_ENGINE_INVALID;
     if (mu_engine_find_lease(e, NULL, grant->lease) != NULL)
         return MU_ENGINE_PRECONDITION;
-    if (job->leases_count >= MU_ENGINE_LEASES_MAX || (grant->bound && !has_room_for_lease(peer)))
-        return MU_ENGINE_EXHAUSTED;
+    if (job->leases_count >= MU_ENGINE_LEASES_MAX)
+        return mu_engine_no_room(e, "the job has too many leases");
+    if (grant->bound && !has_room_for_lease(peer))
+        return mu_engine_no_room(e, TOO_MANY_BOUND);
     lease = mu_engine_alloc(e, sizeof *lease);
     if (lease == NULL || !mu_buckets_add(&e->leases, &lease->item, hash_of(e, grant->lease))) {
         mu_engine_release(e, lease, sizeof *lease);
-        return MU_ENGINE_EXHAUSTED;
+        return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
     }
     settle_table(e);
     lease->id = grant->lease;
@@ -274,7 +290,7 @@ enum mu_engine_code mu_engine_attach(struct mu_engine *e, struct mu_engine_peer 
     if (lease == NULL || lease->state == MU_ENGINE_LEASE_FREE)
         return MU_ENGINE_NOT_FOUND;
     if (lease->peer != peer && !has_room_for_lease(peer))
-        return MU_ENGINE_EXHAUSTED;
+        return mu_engine_no_room(e, TOO_MANY_BOUND);
     *ret_last = lease->last;
     *ret_old = lease->peer != peer ? lease->peer : NULL;
     become(e, lease, MU_ENGINE_LEASE_BOUND, peer);
@@ -471,8 +487,10 @@ enum mu_engine_code mu_engine_hello(struct mu_engine *e, struct mu_engine_peer *
     if (run_id.len == 0 || run_id.len > MU_ENGINE_RUN_ID_MAX)
         return MU_ENGINE_INVALID;
     job = find_job(e, run_id);
-    if (job == NULL || job->peers_count >= MU_ENGINE_PEERS_MAX)
-        return MU_ENGINE_EXHAUSTED;
+    if (job == NULL)
+        return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
+    if (job->peers_count >= MU_ENGINE_PEERS_MAX)
+        return mu_engine_no_room(e, "the job has too many connections");
     peer->job = job;
     mu_list_push(&job->peers, &peer->link);
     job->peers_count++;

@@ -211,6 +211,7 @@ struct mu_engine_txn {
 enum mu_engine_code mu_engine_txn(struct mu_engine *engine, struct mu_engine_peer *peer,
                                   const struct mu_engine_txn *txn, bool *ret_held);
 int64_t mu_engine_revision(const struct mu_engine *engine);
+const char *mu_engine_full(const struct mu_engine *engine); /* what there was no room for when the last was EXHAUSTED */
 
 /* The keys that begin with `key`, or that key alone, as they are now, in order. `limit` not 0: at most so many, those
  * that were created first, in that order. */

@@ -207,7 +207,7 @@ enum mu_engine_code mu_engine_range(struct mu_engine *e, struct mu_engine_peer *
         return MU_ENGINE_OK;
     found.items = mu_engine_alloc(e, found.count * sizeof(struct mu_engine_item *));
     if (found.items == NULL)
-        return MU_ENGINE_EXHAUSTED;
+        return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
     take_items(&found, run, limit > 0, item);
     *ret_found = found;
     return MU_ENGINE_OK;
@@ -342,11 +342,13 @@ void mu_engine_flush(struct mu_engine *e)
 
 static struct mu_engine_prefix *make_prefix(struct mu_engine *e, struct mu_engine_job *job, struct mu_slice bytes)
 {
-    struct mu_engine_prefix *prefix =
-        job->prefixes_count < MU_ENGINE_PREFIXES_MAX ? mu_engine_alloc(e, sizeof *prefix + bytes.len) : NULL;
+    bool room = job->prefixes_count < MU_ENGINE_PREFIXES_MAX;
+    struct mu_engine_prefix *prefix = room ? mu_engine_alloc(e, sizeof *prefix + bytes.len) : NULL;
 
-    if (prefix == NULL)
+    if (prefix == NULL) {
+        (void)mu_engine_no_room(e, room ? MU_ENGINE_NO_MEMORY : "the job has too many watched prefixes");
         return NULL;
+    }
     mu_list_init(&prefix->watches);
     prefix->len = bytes.len;
     if (bytes.len > 0)
@@ -391,7 +393,7 @@ enum mu_engine_code mu_engine_load(struct mu_engine *e, struct mu_engine_peer *p
     prefix = watch != NULL ? find_prefix(e, peer->job, bytes) : NULL;
     if (prefix == NULL) {
         mu_engine_found_done(e, ret_found);
-        return MU_ENGINE_EXHAUSTED;
+        return mu_engine_no_room(e, watch == NULL ? "the connection has too many watches" : e->full);
     }
     if (watch->prefix != prefix) {
         if (watch->prefix != NULL)
@@ -554,10 +556,10 @@ static bool is_put_deleted(const struct mu_engine_op *const *puts, size_t count,
 }
 
 /* No key is put twice, or put and deleted. */
-static enum mu_engine_code check_branch(struct branch branch)
+static enum mu_engine_code check_branch(struct mu_engine *e, struct branch branch)
 {
     const struct mu_engine_op **puts = malloc((branch.count + 1) * sizeof *puts);
-    enum mu_engine_code code = puts != NULL ? MU_ENGINE_OK : MU_ENGINE_EXHAUSTED;
+    enum mu_engine_code code = puts != NULL ? MU_ENGINE_OK : mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
     size_t count = 0;
 
     for (size_t i = 0; code == MU_ENGINE_OK && i < branch.count; i++) {
@@ -579,7 +581,7 @@ static enum mu_engine_code check_branch(struct branch branch)
     return code;
 }
 
-static enum mu_engine_code check_txn(const struct mu_engine_txn *txn)
+static enum mu_engine_code check_txn(struct mu_engine *e, const struct mu_engine_txn *txn)
 {
     enum mu_engine_code code;
 
@@ -590,8 +592,8 @@ static enum mu_engine_code check_txn(const struct mu_engine_txn *txn)
         if (txn->compares[i].kind >= MU_ENGINE_COMPARES_COUNT || txn->compares[i].key.len == 0 ||
             txn->compares[i].key.len > MU_ENGINE_KEY_MAX)
             return MU_ENGINE_INVALID;
-    code = check_branch((struct branch){ txn->then, txn->then_count });
-    return code != MU_ENGINE_OK ? code : check_branch((struct branch){ txn->otherwise, txn->otherwise_count });
+    code = check_branch(e, (struct branch){ txn->then, txn->then_count });
+    return code != MU_ENGINE_OK ? code : check_branch(e, (struct branch){ txn->otherwise, txn->otherwise_count });
 }
 
 static bool holds(struct mu_engine_job *job, const struct mu_engine_compare *compare)
@@ -663,10 +665,12 @@ static enum mu_engine_code apply(struct mu_engine *e, struct mu_engine_job *job,
         return MU_ENGINE_NOT_FOUND;
     if (!changes_anything(job, branch))
         return MU_ENGINE_OK;
-    items = has_room(job, branch) ? malloc(branch.count * sizeof(struct mu_engine_item *)) : NULL;
+    if (!has_room(job, branch))
+        return mu_engine_no_room(e, "the job has too many keys");
+    items = malloc(branch.count * sizeof(struct mu_engine_item *));
     if (items == NULL || !make_items(e, branch, items)) {
         free(items);
-        return MU_ENGINE_EXHAUSTED;
+        return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
     }
     e->revision++;
     for (size_t i = 0; i < branch.count; i++) {
@@ -688,7 +692,7 @@ enum mu_engine_code mu_engine_txn(struct mu_engine *e, struct mu_engine_peer *pe
     *ret_held = false;
     if (peer->job == NULL)
         return MU_ENGINE_PRECONDITION;
-    code = check_txn(txn);
+    code = check_txn(e, txn);
     if (code != MU_ENGINE_OK)
         return code;
     for (size_t i = 0; i < txn->compares_count; i++)

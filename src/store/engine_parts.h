@@ -76,6 +76,7 @@ struct mu_engine {
     size_t table_charged;     /* what their table takes */
     int64_t revision;
     bool has_changes; /* some prefix has, or has lost some */
+    const char *full; /* what there was no room for when something was last EXHAUSTED */
     size_t leases_count[MU_ENGINE_LEASE_STATES_COUNT];
     uint64_t now_ms;     /* the engine's time */
     uint64_t next_ms;    /* in that time: no lease is due before; UINT64_MAX: there is none */
@@ -85,6 +86,8 @@ struct mu_engine {
 
 /* engine.c */
 /* Zeroed, and charged to the engine's share and the budget; NULL: no memory. */
+#define MU_ENGINE_NO_MEMORY "the store's memory is full"
+enum mu_engine_code mu_engine_no_room(struct mu_engine *e, const char *what); /* EXHAUSTED */
 void *mu_engine_alloc(struct mu_engine *e, size_t bytes);
 void mu_engine_release(struct mu_engine *e, void *memory, size_t bytes); /* NULL: nothing */
 struct mu_engine_lease *mu_engine_find_lease(const struct mu_engine *e, const struct mu_engine_job *job, uint64_t id);

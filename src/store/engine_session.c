@@ -58,7 +58,7 @@ static void send_frame(struct mu_engine_session *session, const struct mu_frame 
         hold_back(session, MU_LIST_ITEM(session->answers.prev, struct answer, link), mu_buf_slice(out));
 }
 
-static const char *refusal(enum mu_engine_code code)
+static const char *refusal(const struct mu_engine *engine, enum mu_engine_code code)
 {
     switch (code) {
     case MU_ENGINE_OK:
@@ -70,7 +70,7 @@ static const char *refusal(enum mu_engine_code code)
     case MU_ENGINE_DENIED:
         return "this is not the secret of that lease";
     case MU_ENGINE_EXHAUSTED:
-        return "no room: the store's memory is full, or the job has too many connections, leases, keys or watches";
+        return mu_engine_full(engine);
     case MU_ENGINE_PRECONDITION:
         return "HELLO has to come first, and once; a lease is granted once";
     }
@@ -86,7 +86,7 @@ static void send_done(struct mu_engine_session *session, uint32_t id, enum mu_en
                               .held = last->held,
                               .revision = last->revision,
                               .last = last->id,
-                              .text = mu_slice_str(refusal(code)) };
+                              .text = mu_slice_str(refusal(session->host->engine, code)) };
 
     send_frame(session, &frame);
 }

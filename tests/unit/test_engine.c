@@ -370,6 +370,7 @@ static void a_full_budget_refuses_the_whole_transaction(void **state)
 
     s->budget.max = used + 100;
     assert_int_equal(do_ops(s, 0, ops, COUNT(ops)), MU_ENGINE_EXHAUSTED);
+    assert_string_equal(mu_engine_full(s->engine), "the store's memory is full");
     assert_string_equal(keys(s, 0, ""), "");
     assert_int_equal(s->budget.used, used);
     assert_int_equal(grant(s, 0, 1, true), MU_ENGINE_EXHAUSTED);
@@ -531,6 +532,7 @@ static void a_job_has_so_many_keys_and_no_more(void **state)
     }
     assert_int_equal(do_ops(s, 0, ops, AT_ONCE), MU_ENGINE_OK); /* the same again */
     assert_int_equal(put(s, 0, "one more", "", 0), MU_ENGINE_EXHAUSTED);
+    assert_string_equal(mu_engine_full(s->engine), "the job has too many keys");
     (void)do_ops(s, 0, (struct mu_engine_op[]){ delete_op(names[0], false) }, 1);
     assert_int_equal(put(s, 0, "one more", "", 0), MU_ENGINE_OK);
     assert_int_equal(put(s, 4, "of another job", "", 0), MU_ENGINE_OK);
@@ -612,6 +614,7 @@ static void a_peer_has_so_many_watches_and_no_more(void **state)
     for (uint32_t i = 0; i < MU_ENGINE_WATCHES_MAX; i++)
         assert_int_equal(watch(s, 0, i, "a"), MU_ENGINE_OK);
     assert_int_equal(watch(s, 0, 99, "a"), MU_ENGINE_EXHAUSTED);
+    assert_string_equal(mu_engine_full(s->engine), "the connection has too many watches");
     assert_int_equal(watch(s, 0, 3, "b"), MU_ENGINE_OK);
     assert_int_equal(watch(s, 5, 1, "a"), MU_ENGINE_PRECONDITION);
 }
@@ -629,6 +632,7 @@ static void a_job_has_so_many_watched_prefixes_and_no_more(void **state)
         (void)snprintf(prefix, sizeof prefix, "%u/", i);
         assert_int_equal(watch(s, peer, i, prefix), i < MU_ENGINE_PREFIXES_MAX ? MU_ENGINE_OK : MU_ENGINE_EXHAUSTED);
     }
+    assert_string_equal(mu_engine_full(s->engine), "the job has too many watched prefixes");
     assert_int_equal(watch(s, 0, 1, "5/"), MU_ENGINE_OK); /* one that is watched already */
     (void)put(s, 0, "5/", "x", 0);
     assert_string_equal(flush(s), "6.5 at 1: +5/=x@1; 0.1 at 1: +5/=x@1");
@@ -696,7 +700,28 @@ static void a_grant_that_cannot_be_is_refused(void **state)
     for (uint64_t i = 1; i < MU_ENGINE_BOUND_MAX; i++)
         assert_int_equal(grant(s, 0, 100 + i, true), MU_ENGINE_OK);
     assert_int_equal(grant(s, 0, 200, true), MU_ENGINE_EXHAUSTED);
+    assert_string_equal(mu_engine_full(s->engine), "the connection holds too many leases");
     assert_int_equal(grant(s, 0, 201, false), MU_ENGINE_OK);
+}
+
+static void a_job_has_so_many_leases_and_no_more(void **state)
+{
+    struct scene *s;
+
+    teardown(state);
+    (void)setup_with(state, 0);
+    s = *state;
+    for (uint64_t i = 0; i < MU_ENGINE_LEASES_MAX; i++)
+        assert_int_equal(grant(s, (unsigned)i % 2, 1000 + i, false), MU_ENGINE_OK);
+    assert_int_equal(grant(s, 0, 1, false), MU_ENGINE_EXHAUSTED);
+    assert_string_equal(mu_engine_full(s->engine), "the job has too many leases");
+    assert_int_equal(grant(s, 3, 1, true), MU_ENGINE_EXHAUSTED); /* also of a node that has none */
+    assert_int_equal(put(s, 3, "n", "", 1), MU_ENGINE_NOT_FOUND);
+    assert_int_equal(grant(s, 4, 1, true), MU_ENGINE_OK); /* of another job */
+    assert_int_equal(mu_engine_keep(s->engine, &s->peers[1], 1000, s->now_ms), MU_ENGINE_OK);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[1], 1000, mu_slice_str("")), MU_ENGINE_OK);
+    assert_int_equal(grant(s, 3, 2, true), MU_ENGINE_OK);
+    assert_int_equal(grant(s, 3, 3, true), MU_ENGINE_EXHAUSTED);
 }
 
 static void a_lease_of_another_job_is_not_there(void **state)
@@ -1035,6 +1060,30 @@ static void a_second_hello_is_refused(void **state)
     assert_int_equal(hello(s, 5, long_id), MU_ENGINE_INVALID);
 }
 
+static void a_job_has_so_many_connections_and_no_more(void **state)
+{
+    struct scene *s = *state; /* four of the job are there */
+    const size_t count = MU_ENGINE_PEERS_MAX - 4;
+    struct mu_engine_peer *crowd = calloc(count, sizeof *crowd);
+
+    assert_non_null(crowd);
+    for (size_t i = 0; i < count; i++) {
+        mu_engine_peer_init(&crowd[i]);
+        assert_int_equal(mu_engine_hello(s->engine, &crowd[i], mu_slice_str("j")), MU_ENGINE_OK);
+    }
+    assert_int_equal(hello(s, 5, "j"), MU_ENGINE_EXHAUSTED);
+    assert_string_equal(mu_engine_full(s->engine), "the job has too many connections");
+    assert_int_equal(put(s, 5, "a", "", 0), MU_ENGINE_PRECONDITION);
+    assert_int_equal(hello(s, 5, "other"), MU_ENGINE_OK);
+    assert_int_equal(put(s, 3, "a", "", 0), MU_ENGINE_OK); /* the others go on */
+    leave(s, 0, false);
+    assert_int_equal(hello(s, 6, "j"), MU_ENGINE_OK);
+    assert_int_equal(hello(s, 7, "j"), MU_ENGINE_EXHAUSTED);
+    for (size_t i = 0; i < count; i++)
+        mu_engine_leave(s->engine, &crowd[i], false, s->now_ms);
+    free(crowd);
+}
+
 static void a_job_goes_with_its_last_peer_and_lease_and_all_its_keys_too(void **state)
 {
     struct scene *s = *state;
@@ -1081,6 +1130,7 @@ int main(void)
         CASE(without_memory_for_a_change_the_watch_is_told_to_load_again),
         CASE(the_keys_of_a_lease_go_with_it_in_one_revision),
         CASE(a_grant_that_cannot_be_is_refused),
+        CASE(a_job_has_so_many_leases_and_no_more),
         CASE(a_lease_of_another_job_is_not_there),
         CASE(a_will_needs_the_secret),
         CASE(silence_ends_a_lease_after_its_time),
@@ -1103,6 +1153,7 @@ int main(void)
         CASE(connections_that_break_are_not_the_network),
         CASE(a_deletion_says_when_its_lease_was_last_heard),
         CASE(a_second_hello_is_refused),
+        CASE(a_job_has_so_many_connections_and_no_more),
         CASE(a_job_goes_with_its_last_peer_and_lease_and_all_its_keys_too),
     };
 
