@@ -113,6 +113,7 @@ static void on_over(struct mu_led *l, const struct mu_completion_event *event)
         (void)snprintf(l->text, sizeof l->text, "the job was closed without a verdict; %.*s", CAUSE_SHOWN_MAX, cause);
         tell(l, MU_COMPLETION_DO_JOB_FAILED, 0);
     } else if (l->state == MU_LED_WATCHING) {
+        l->told_over |= event->type == MU_COMPLETION_ON_LOST;
         (void)snprintf(l->text, sizeof l->text, "%s", cause);
         tell(l, event->type == MU_COMPLETION_ON_WAITING ? MU_COMPLETION_DO_WAITING : MU_COMPLETION_DO_LOST,
              event->rank);
@@ -201,16 +202,32 @@ static void on_removed(struct mu_led *l)
         end_over(l, SUCCEEDED "; the other nodes go on without it");
 }
 
-/* A node that joins the next round says so by joining it. */
-static void on_bad_end(struct mu_led *l, const struct mu_completion_event *event)
+static void on_failed(struct mu_led *l, const struct mu_completion_event *event)
 {
-    bool leaves = event->type == MU_COMPLETION_ON_NOTE;
-    enum mu_led_said says = leaves ? MU_LED_SAID_LEFT : MU_LED_SAID_FAILED;
-
-    if (l->state != MU_LED_WATCHING || l->said >= says || (leaves && event->note == MU_NOTE_AGAIN))
+    if (l->state != MU_LED_WATCHING || l->said >= MU_LED_SAID_FAILED)
         return;
-    l->said = says;
-    report(l, leaves ? MU_PART_END_LEFT : MU_PART_END_FAILED, leaves ? -1 : event->rank, event->text);
+    l->said = MU_LED_SAID_FAILED;
+    report(l, MU_PART_END_FAILED, event->rank, event->text);
+}
+
+/* This node ends its part in the round. Of a round that the leader has ended there is nothing more to say. */
+static void on_note(struct mu_led *l, const struct mu_completion_event *event)
+{
+    static const struct {
+        enum mu_led_said says;
+        enum mu_part_end end;
+    } notes[] = {
+        [MU_NOTE_AGAIN] = { MU_LED_SAID_AGAIN, MU_PART_END_AGAIN },
+        [MU_NOTE_LEFT] = { MU_LED_SAID_LEFT, MU_PART_END_LEFT },
+        [MU_NOTE_LOST] = { MU_LED_SAID_LEFT, MU_PART_END_LOST },
+    };
+
+    assert(event->note != MU_NOTE_NONE);
+    if (l->state != MU_LED_WATCHING || l->said >= notes[event->note].says ||
+        (event->note == MU_NOTE_AGAIN && l->told_over))
+        return;
+    l->said = notes[event->note].says;
+    report(l, notes[event->note].end, -1, event->text);
 }
 
 /* ---- The machine ---- */
@@ -240,7 +257,7 @@ static void start(struct mu_led *l, const struct mu_round *joined)
     l->round = joined->round;
     l->world_size = joined->world_size;
     l->said = MU_LED_SAID_NOTHING;
-    l->closed = l->removed = false;
+    l->closed = l->removed = l->told_over = false;
     l->away_ms = UINT64_MAX; /* the round was joined there */
 }
 
@@ -277,8 +294,10 @@ static void take(struct mu_led *l, const struct mu_completion_event *event)
         on_reported(l, event->error);
         break;
     case MU_COMPLETION_ON_WORKER_FAILED:
+        on_failed(l, event);
+        break;
     case MU_COMPLETION_ON_NOTE:
-        on_bad_end(l, event);
+        on_note(l, event);
         break;
     case MU_COMPLETION_ON_LISTEN:       /* the leader is always heard */
     case MU_COMPLETION_ON_CLOSE_FAILED: /* the agent asked, and has said what came of it: the leader closes the job */

@@ -12,7 +12,8 @@
  *      |                                            +--the limit: ENDED (TIMEOUT)
  *      |                                            +--the store is silent: ENDED (AWAY)
  *      +--a worker of ours failed: reports it, once a round
- *      +--this node leaves for good: reports why, once a round; nothing is reported after that
+ *      +--this node ends its part because nodes want to join: reports it, so that all stop together
+ *      +--this node leaves for good, or is lost: reports why, once a round; nothing is reported after that
  *      +--the leader has ended the round: tells LOST with its cause; nodes want to join: tells WAITING
  *      +--closed as failed, or the round has ended in a job that was closed before: tells JOB_FAILED
  *   STOP, in every state: IDLE
@@ -45,7 +46,7 @@ enum mu_led_state {
 
 const char *mu_led_state_text(enum mu_led_state value);
 
-enum mu_led_said { MU_LED_SAID_NOTHING, MU_LED_SAID_FAILED, MU_LED_SAID_LEFT };
+enum mu_led_said { MU_LED_SAID_NOTHING, MU_LED_SAID_AGAIN, MU_LED_SAID_FAILED, MU_LED_SAID_LEFT };
 
 struct mu_led {
     enum mu_led_state state;
@@ -54,9 +55,10 @@ struct mu_led {
     uint64_t barrier_ms;
     int64_t round, world_size;
     enum mu_led_said said;
-    bool closed;  /* without a verdict: nobody joins any more, and nobody will say how it ended */
-    bool removed; /* the others go on without us */
-    bool over;    /* REPORTING: the round is; `text` says how */
+    bool closed;    /* without a verdict: nobody joins any more, and nobody will say how it ended */
+    bool removed;   /* the others go on without us */
+    bool over;      /* REPORTING: the round is; `text` says how */
+    bool told_over; /* the leader has ended the round, and we have told it */
     uint64_t deadline_ms, wait_until_ms;
     uint64_t away_ms; /* since when the store is away; UINT64_MAX: it is there */
     struct mu_part_report report;

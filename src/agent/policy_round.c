@@ -37,8 +37,12 @@ void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *even
     (void)mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(p->now_ms - p->join_ms));
     p->joined.own_count = p->own;
     p->joined.count_min = p->known;
-    if (p->joined.led)
+    if (p->joined.led && p->joined.max_restarts != p->max_restarts) {
+        mu_policy_say(p, MUSTER_LOG_WARNING,
+                      "max restarts are %" PRId64 " here, but the job was started with %" PRId64 ", which counts",
+                      p->max_restarts, p->joined.max_restarts);
         p->max_restarts = p->joined.max_restarts;
+    }
     p->joined.max_restarts = p->max_restarts;
     memcpy(p->joined.last.failure, p->claim, sizeof p->claim);
     memcpy(p->joined.last.loss, p->loss, sizeof p->loss);

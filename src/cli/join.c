@@ -133,11 +133,13 @@ static void fail(struct mu_join *join, const struct muster_rdzv_event *told)
 
 static void removed(struct mu_join *join, const struct muster_rdzv_event *told)
 {
+    static const char by_others[] = "the other members took this node for dead and go on without it";
+
     join->exit_code = MU_JOIN_EXIT_REMOVED;
     if (join->config.json && join->config.hold_ms > 0)
         tell(join, told);
     begin_err(join, "removed from");
-    mu_text_add(&join->err, ": the other members took this node for dead and go on without it\n");
+    mu_text_add_around(&join->err, ": ", told->cause != NULL ? told->cause : by_others, "\n");
     over(join);
 }
 

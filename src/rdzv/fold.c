@@ -1,7 +1,8 @@
-/* See fold.h. After every event the whole state is looked at: observe() tells what it means for us, drive() makes the
- * requests that are missing. So no event has to think of what follows from it, and a request that failed is made again
- * because what it was for is still not so. At most one load of each scope, one lease, one write and one keep-alive are
- * under way. Whatever depends on time asks is_due(), which remembers the earliest moment for the next TIME. */
+/* See fold.h. After every event the whole state is looked at: observe() tells what it means for us (fold_observe.c),
+ * drive() makes the requests that are missing. So no event has to think of what follows from it, and a request that
+ * failed is made again because what it was for is still not so. At most one load of each scope, one lease, one write
+ * and one keep-alive are under way. Whatever depends on time asks is_due(), which remembers the earliest moment for the
+ * next TIME. */
 #include "rdzv/fold_parts.h"
 
 #include "base/texts.h"
@@ -148,7 +149,7 @@ static void drop_report(struct mu_fold *f)
     news->error = &error;
 }
 
-static void become_idle(struct mu_fold *f)
+void mu_fold_become_idle(struct mu_fold *f)
 {
     out_of_world(f);
     drop_report(f);
@@ -166,7 +167,7 @@ void mu_fold_tell_failed(struct mu_fold *f, enum mu_part_event_type asked)
     if (asked == MU_PART_ON_CLOSE)
         f->closing = false;
     else
-        become_idle(f);
+        mu_fold_become_idle(f);
 }
 
 void mu_fold_back_off(struct mu_fold *f)
@@ -206,226 +207,6 @@ static void is_away(struct mu_fold *f, const struct muster_error *error)
     mu_fold_tell(f, MU_PART_TELL_BACKEND_DOWN)->error = &f->away;
 }
 
-/* ---- What it means for us ---- */
-
-/* A complete round that runs without us, and has no place for us. */
-bool mu_fold_is_spare(const struct mu_fold *f)
-{
-    return f->phase == MU_FOLD_JOINING && f->job.loaded && mu_fold_has(f, JOB_DOC) && f->doc.id != f->last_world &&
-           !(mu_fold_has_news(f) && f->news.over) && f->doc.nodes >= f->settings.nodes_max;
-}
-
-struct mu_part_progress mu_fold_progress(const struct mu_fold *f)
-{
-    struct mu_part_progress progress = { .round = mu_fold_has(f, JOB_DOC) ? f->doc.round : -1,
-                                         .spare = mu_fold_is_spare(f),
-                                         .last_call_until_ms = UINT64_MAX,
-                                         .deadline_ms = f->deadline_ms };
-
-    if (progress.spare)
-        progress.deadline_ms = UINT64_MAX;
-    if (mu_fold_has_news(f)) {
-        progress.joined = f->news.joined;
-        progress.waiting = f->news.waiting;
-        progress.spares = f->news.spares;
-        progress.apart = f->news.apart;
-        if (f->news.last_call_ms >= 0)
-            progress.last_call_until_ms = f->news_since_ms + (uint64_t)f->news.last_call_ms;
-    }
-    return progress;
-}
-
-static void tell_progress(struct mu_fold *f)
-{
-    struct mu_part_progress now = mu_fold_progress(f);
-
-    if (f->has_told && now.round == f->told.round && now.joined == f->told.joined && now.waiting == f->told.waiting &&
-        now.spares == f->told.spares && now.apart == f->told.apart && now.spare == f->told.spare &&
-        now.last_call_until_ms == f->told.last_call_until_ms)
-        return;
-    f->has_told = true;
-    f->told = now;
-    (void)mu_fold_tell(f, MU_PART_TELL_PROGRESS);
-}
-
-static void enter_world(struct mu_fold *f)
-{
-    f->world = f->doc;
-    f->names = f->seat.names;
-    f->seat.names = (struct mu_fold_members){ .world = 0 };
-    f->rank = f->seat.found.rank;
-    f->seat_told = (struct mu_part_seat){
-        .count = f->world.count,
-        .restarts_left = f->world.max_restarts - f->world.count,
-        .max_restarts = f->world.max_restarts,
-        .base_rank = f->seat.found.base_rank,
-        .world_size = f->world.size,
-        .base_role_rank = f->seat.found.base_role_rank,
-        .role_world_size = f->seat.found.role_size,
-        .why = f->world.why[0] != '\0' ? f->world.why : NULL,
-    };
-    f->record.end = (struct mu_fold_end){ .kind = MU_FOLD_END_NONE };
-    f->told_over = false;
-    f->told_gone = 0;
-    f->phase = MU_FOLD_MEMBER;
-    f->joined_ms = f->now_ms;
-    f->told_waiting = false;
-    if (f->may_be_marked)
-        (void)mu_fold_emit(f, MU_FOLD_DO_UNMARK);
-    f->marked_lease = 0;
-    f->may_be_marked = false;
-    mu_fold_tell(f, MU_PART_TELL_JOINED)->round = f->world.round;
-}
-
-/* What another version of muster wrote. */
-static bool is_refused(const struct mu_fold *f)
-{
-    return f->seen[JOB_DOC].value == KEY_OTHER || f->seen[JOB_LEADER].value == KEY_OTHER;
-}
-
-static void observe_joining(struct mu_fold *f)
-{
-    bool spare = mu_fold_is_spare(f);
-
-    if (mu_fold_has(f, JOB_CLOSED)) {
-        (void)mu_fail(&f->error, spare ? MUSTER_ERDZV_GRACEFUL_EXIT : MUSTER_ERDZV_CLOSED,
-                      spare ? "the job was closed while this node was a spare" : "the job is closed");
-        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
-        return;
-    }
-    if (is_refused(f)) {
-        f->error = f->other;
-        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
-        return;
-    }
-    mu_fold_seat_observe(f);
-    if (f->seat.state == SEAT_FOUND && !mu_fold_was_left(f, f->doc.id) && !mu_fold_is_fenced(f)) {
-        if (!mu_fold_has_news(f) || !mu_fold_news_gone(&f->news, f->seat.found.rank)) {
-            enter_world(f);
-            return;
-        }
-        mu_fold_note_left(f, f->doc.id);
-    }
-    /* A world that was put back may have lost our seat with the rest, and the leader waits for us. */
-    if (f->seat.state == SEAT_NONE && mu_fold_has_news(f) && f->news.grace)
-        mu_fold_note_left(f, f->doc.id);
-    if (mu_fold_has(f, JOB_DOC) && mu_fold_was_left(f, f->doc.id))
-        f->left_world = f->doc.id; /* our record will say so */
-    if (spare)
-        f->deadline_ms = f->now_ms + f->settings.join_ms;
-    tell_progress(f);
-}
-
-static void observe_deadline(struct mu_fold *f)
-{
-    if (f->phase != MU_FOLD_JOINING)
-        return;
-    if (!f->ever_heard && mu_fold_is_due(f, f->first_until_ms) && f->down) {
-        f->error = f->away;
-        f->error.code = MUSTER_ERDZV_CONNECTION;
-        (void)mu_wrap(&f->error, f->error.code, "etcd could not be used within %" PRIu64 " s", f->first_ms / 1000);
-        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
-        return;
-    }
-    if (!mu_fold_is_due(f, f->deadline_ms))
-        return;
-    mu_fold_say_timeout(f);
-    mu_fold_tell_failed(f, MU_PART_ON_JOIN);
-}
-
-static void tell_removed(struct mu_fold *f, const char *cause)
-{
-    struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_REMOVED);
-
-    news->round = f->world.round;
-    news->cause = cause;
-    become_idle(f);
-}
-
-static void observe_member(struct mu_fold *f)
-{
-    if (is_refused(f)) {
-        f->error = f->other;
-        mu_fold_tell_failed(f, MU_PART_ON_TIME);
-        return;
-    }
-    if (mu_fold_has(f, JOB_DOC) && f->doc.id != f->world.id) {
-        tell_removed(f, NULL);
-        return;
-    }
-    if (!mu_fold_has(f, JOB_NEWS) || f->news.world != f->world.id)
-        return;
-    if (mu_fold_news_gone(&f->news, f->rank)) {
-        tell_removed(f, NULL);
-        return;
-    }
-    if (f->news.over && (!f->told_over || f->news.gone > f->told_gone)) {
-        struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_LOST);
-
-        f->told_over = true;
-        f->told_gone = f->news.gone;
-        news->round = f->world.round;
-        news->cause = f->news.cause;
-    }
-    /* Not while etcd is away: workers would be stopped for a round that cannot come. */
-    if (f->news.waiting > 0 && !f->told_waiting && !mu_fold_has(f, JOB_CLOSED) && !f->down &&
-        mu_fold_is_due(f, f->joined_ms + f->world.hold_ms)) {
-        struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_WAITING);
-
-        f->told_waiting = true;
-        news->round = f->world.round;
-        news->count = f->news.newcomers > 0 ? f->news.newcomers : f->news.waiting;
-        news->who = f->news.newcomers > 0 && f->news.who[0] != '\0' ? f->news.who : NULL;
-    }
-}
-
-/* Once; and again in a round that could begin because what we saw was lost: what was told of another round is over. */
-static void observe_closed(struct mu_fold *f)
-{
-    bool is_told = f->told_closed && (f->world.id == 0 || f->told_closed_in == f->world.id);
-
-    if (!mu_fold_has(f, JOB_CLOSED) || (is_told && !f->closing))
-        return;
-    f->told_closed = true;
-    f->told_closed_in = f->world.id;
-    mu_fold_tell(f, MU_PART_TELL_CLOSED)->asked = f->closing ? MU_PART_ON_CLOSE : MU_PART_ON_TIME;
-    f->closing = false;
-}
-
-static void observe(struct mu_fold *f)
-{
-    if (f->foreign.code != 0) {
-        f->told_foreign = f->foreign;
-        f->foreign.code = 0;
-        mu_fold_tell(f, MU_PART_TELL_FOREIGN)->error = &f->told_foreign;
-    }
-    if (f->phase == MU_FOLD_MEMBER && f->record.end.kind != MU_FOLD_END_DONE && mu_fold_is_fenced(f))
-        tell_removed(f, f->fence_text);
-    if (f->job.loaded) {
-        if (f->phase == MU_FOLD_JOINING)
-            observe_joining(f);
-        if (f->phase == MU_FOLD_MEMBER && f->leave_by_ms == 0) /* the world that we have just entered may be over */
-            observe_member(f);
-        observe_closed(f);
-    }
-    observe_deadline(f);
-    if (f->closing && mu_fold_is_due(f, f->close_deadline_ms)) {
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "the job could not be closed within %" PRIu64 " s",
-                      f->settings.close_ms / 1000);
-        mu_fold_tell_failed(f, MU_PART_ON_CLOSE);
-    }
-    if (f->looking && f->job.loaded && !f->down) {
-        struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_LOOKED);
-
-        f->looking = false;
-        news->closed = mu_fold_has(f, JOB_CLOSED);
-        news->round = mu_fold_has(f, JOB_DOC)                                    ? f->doc.round
-                      : mu_fold_has(f, JOB_LEADER) || mu_fold_has(f, JOB_CLOSED) ? 0
-                                                                                 : -1;
-        news->count = mu_fold_has(f, JOB_NEWS) ? f->news.waiting : 0;
-    }
-}
-
 /* ---- Events ---- */
 
 static void on_join(struct mu_fold *f)
@@ -443,9 +224,11 @@ static void on_join(struct mu_fold *f)
 
 static void on_report(struct mu_fold *f, const struct mu_part_report *report)
 {
-    static const enum mu_fold_end_kind kinds[] = { [MU_PART_END_FAILED] = MU_FOLD_END_FAILED,
-                                                   [MU_PART_END_DONE] = MU_FOLD_END_DONE,
-                                                   [MU_PART_END_LEFT] = MU_FOLD_END_LEFT };
+    static const enum mu_fold_end_kind kinds[] = {
+        [MU_PART_END_FAILED] = MU_FOLD_END_FAILED, [MU_PART_END_DONE] = MU_FOLD_END_DONE,
+        [MU_PART_END_AGAIN] = MU_FOLD_END_AGAIN,   [MU_PART_END_LEFT] = MU_FOLD_END_LEFT,
+        [MU_PART_END_LOST] = MU_FOLD_END_LOST,
+    };
     struct mu_fold_end *end = &f->record.end;
 
     f->report = REPORT_WANTED;
@@ -750,7 +533,7 @@ void mu_fold_step(struct mu_fold *f, const struct mu_fold_event *event, struct m
     handle(f, event);
     f->wake_ms = UINT64_MAX;
     observe_leaving(f);
-    observe(f);
+    mu_fold_observe(f);
     mu_fold_drive(f);
     check(f);
     for (unsigned i = 0; i < f->out->count; i++) /* a loss is told of the world that we are in */
@@ -807,11 +590,12 @@ void mu_fold_introduce(struct mu_fold *f, const struct mu_part_self *self)
     f->wants_names = false; /* the leader names whoever matters */
     (void)mu_words_plain(mu_slice_str(self->role), f->record.role, sizeof f->record.role);
     f->record.size = self->local_world_size;
-    f->record.max_restarts = self->max_restarts;
-    f->record.window_s = self->max_restarts <= MU_FOLD_CHARGES_MAX ? f->window_s : 0;
-    if (f->record.window_s != f->window_s) /* for the log, with the first join */
-        (void)mu_fail(&f->foreign, MUSTER_EINVAL, "restart_window is not used: with it max restarts is at most %d",
-                      MU_FOLD_CHARGES_MAX);
+    f->max_restarts = self->max_restarts;
+    if (f->window_s == 0 || self->max_restarts <= MU_FOLD_CHARGES_MAX)
+        return;
+    f->window_s = 0;
+    (void)mu_fail(&f->foreign, MUSTER_EINVAL, "restart_window is not used: with it max restarts is at most %d",
+                  MU_FOLD_CHARGES_MAX); /* for the log, with the first join */
 }
 
 const struct mu_part_seat *mu_fold_seat(const struct mu_fold *f)

@@ -81,7 +81,7 @@
 #define MU_FOLD_RETRY_MS 50 /* after a failed request: so long +-50 %, doubling */
 #define MU_FOLD_RETRY_MAX_MS 1000
 #define MU_FOLD_CROWN_MS 10          /* the place of the leader is empty: the member of rank r waits r times this */
-#define MU_FOLD_CROWN_MAX_MS 400     /* ... at most; and nodes of no round up to this at random */
+#define MU_FOLD_CROWN_MAX_MS 400     /* ... at most; before the first round up to this at random; others after it */
 #define MU_FOLD_LEAVE_MS 500         /* for what is reported, before we leave */
 #define MU_FOLD_NEWS_MS 500          /* between news that bring only numbers */
 #define MU_FOLD_NEWS_NODE_MS 5       /* ... and for each node that they go to */

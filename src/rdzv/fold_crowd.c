@@ -81,8 +81,16 @@ const char *mu_fold_note(const struct mu_fold *f, char note[static MU_WAITERS_NO
     /* Whose they are is not known yet, or too many have come. */
     if (named == NULL && apart > 0)
         return mu_fold_apart_text(f, apart, note);
-    if (named != NULL || !mu_fold_has_news(f) || f->news.held[0] == '\0')
+    if (named != NULL || !mu_fold_has_news(f))
         return named;
+    if (f->news.pause_ms > 0) {
+        (void)snprintf(note, MU_WAITERS_NOTE_MAX,
+                       "the last rounds failed within %d s of their start; the next one begins in %" PRId64 " s",
+                       MU_SLOWDOWN_CRASH_MS / 1000, (f->news.pause_ms + 999) / 1000);
+        return note;
+    }
+    if (f->news.held[0] == '\0')
+        return NULL;
     (void)snprintf(note, MU_WAITERS_NOTE_MAX,
                    "%s has come and gone several times, each time within %d s; it is let in again in %" PRId64 " s",
                    f->news.held, MU_SLOWDOWN_FLAP_MS / 1000, (f->news.held_ms + 999) / 1000);

@@ -184,13 +184,14 @@ static int write_news(const struct mu_fold_news *news, struct mu_buf *out)
 
     for (size_t i = 0; i < news->lost_count; i++)
         lost = append(lost, json_string(news->lost[i]));
-    json = json_pack(
-        "{s:i,s:o,s:b,s:s,s:I,s:I,s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:s,s:[s,I],s:I,s:b}", "v", MU_FOLD_VERSION, "world",
-        id_json(news->world), "over", (int)news->over, "cause", news->cause, "gone", (json_int_t)news->gone, "missing",
-        (json_int_t)news->missing, "ranks", spans_json(news->spans, news->spans_count), "lost", lost, "waiting",
-        (json_int_t)news->waiting, "spares", (json_int_t)news->spares, "joined", (json_int_t)news->joined, "apart",
-        (json_int_t)news->apart, "newcomers", (json_int_t)news->newcomers, "who", news->who, "held", news->held,
-        (json_int_t)news->held_ms, "last_call_ms", (json_int_t)news->last_call_ms, "grace", (int)news->grace);
+    json = json_pack("{s:i,s:o,s:b,s:s,s:I,s:I,s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:s,s:[s,I],s:I,s:I,s:b}", "v",
+                     MU_FOLD_VERSION, "world", id_json(news->world), "over", (int)news->over, "cause", news->cause,
+                     "gone", (json_int_t)news->gone, "missing", (json_int_t)news->missing, "ranks",
+                     spans_json(news->spans, news->spans_count), "lost", lost, "waiting", (json_int_t)news->waiting,
+                     "spares", (json_int_t)news->spares, "joined", (json_int_t)news->joined, "apart",
+                     (json_int_t)news->apart, "newcomers", (json_int_t)news->newcomers, "who", news->who, "held",
+                     news->held, (json_int_t)news->held_ms, "pause_ms", (json_int_t)news->pause_ms, "last_call_ms",
+                     (json_int_t)news->last_call_ms, "grace", (int)news->grace);
     if (json != NULL && news->done_count > 0 &&
         json_object_set_new(json, "done", spans_json(news->done, news->done_count)) < 0) {
         json_decref(json);
@@ -372,7 +373,7 @@ static void read_end(struct reader *r, struct mu_fold_end *end)
 
     if (json_is_null(json))
         return;
-    for (int i = MU_FOLD_END_FAILED; kind != NULL && i <= MU_FOLD_END_LEFT; i++)
+    for (int i = MU_FOLD_END_FAILED; kind != NULL && i <= MU_FOLD_END_LOST; i++)
         if (strcmp(kind, end_text((enum mu_fold_end_kind)i)) == 0)
             end->kind = (enum mu_fold_end_kind)i;
     if (end->kind == MU_FOLD_END_NONE || !get_id(json_array_get(json, 1), &end->world) ||
@@ -537,6 +538,7 @@ int mu_fold_news_read(struct mu_slice bytes, struct mu_fold_news *ret_news, stru
     (void)snprintf(news.held, sizeof news.held, "%s", held != NULL ? held : "");
     if (!get_int(json_array_get(json_object_get(r.json, "held"), 1), 0, INT64_MAX / 2, &news.held_ms))
         wrong(&r, "held");
+    read_int(&r, "pause_ms", 0, INT64_MAX / 2, &news.pause_ms);
     read_int(&r, "last_call_ms", -1, INT64_MAX / 2, &news.last_call_ms);
     if (!json_is_boolean(json_object_get(r.json, "grace")))
         wrong(&r, "grace");

@@ -45,13 +45,20 @@ bool mu_fold_id_parse(struct mu_slice text, uint64_t *ret_id);
     X(NONE, "")         /* nothing so far */                                                                           \
     X(FAILED, "failed") /* one of them has: rank, text */                                                              \
     X(DONE, "done")     /* all have succeeded */                                                                       \
-    X(LEFT, "left")     /* the node leaves the job: text, why */
+    X(AGAIN, "again")   /* the node ends the round because nodes want to join: text, why */                            \
+    X(LEFT, "left")     /* the node leaves the job: text, why */                                                       \
+    X(LOST, "lost")     /* the same, without its own doing: text, how */
 
 enum mu_fold_end_kind {
 #define X(name, text) MU_FOLD_END_##name,
     MU_FOLD_ENDS(X)
 #undef X
 };
+
+static inline bool mu_fold_end_is_goodbye(enum mu_fold_end_kind kind) /* the node goes, and does not come back */
+{
+    return kind == MU_FOLD_END_LEFT || kind == MU_FOLD_END_LOST;
+}
 
 struct mu_fold_end {
     enum mu_fold_end_kind kind;
@@ -72,9 +79,9 @@ struct mu_fold_record {
     int64_t round, rank, nodes, count, world_size;
     /* Of its workers. */
     char role[MU_FOLD_ROLE_MAX + 1];
-    int64_t size; /* how many */
-    int64_t max_restarts, window_s;
-    struct mu_fold_end end; /* of the world that it was in last */
+    int64_t size;                   /* how many */
+    int64_t max_restarts, window_s; /* joining: as its own options say; else the job's */
+    struct mu_fold_end end;         /* of the world that it was in last */
 };
 
 struct mu_fold_world {
@@ -146,6 +153,7 @@ struct mu_fold_news {
     char who[MU_FOLD_SHOWN_MAX];  /* the first of them; "": none */
     char held[MU_FOLD_SHOWN_MAX]; /* the first node that is held off, for it comes and goes; "": none */
     int64_t held_ms;              /* for so long yet */
+    int64_t pause_ms;             /* so long it is yet until the next round may begin: rounds have failed at once */
     int64_t last_call_ms;         /* left of it when this was written; -1: it has not begun */
     bool grace;                   /* the world was put back: its members have a lease's time to come back, too */
 };

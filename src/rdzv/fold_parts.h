@@ -1,10 +1,12 @@
 /* What the files of the etcd-v3 rendezvous share; nobody else includes it. See fold.h.
- *   fold.c          events, what they mean for this node, what its owner is told
+ *   fold.c          events, and what becomes of requests
  *   fold_view.c     what is below job/
  *   fold_crowd.c    who else waits, for messages
+ *   fold_observe.c  what the state means for this node, and what its owner is told
  *   fold_seat.c     whether a world has a seat for us, and who else is in it
  *   fold_write.c    requests, and what a node writes for itself
  *   leader.c        only while this node leads: records in; what is to be made of them
+ *   leader_pages.c  only while this node leads: what it reads when it begins to lead
  *   leader_write.c  only while this node leads: worlds and news out */
 #ifndef MU_RDZV_FOLD_PARTS_H
 #define MU_RDZV_FOLD_PARTS_H
@@ -65,12 +67,19 @@ enum written { RECORD, CROWN, CLOSED_MARK, RECORD_BACK, NO_DOC, SEATS, WORLD, NE
 
 enum gone { HERE, LEFT, MISSING };
 
+/* What members said first of their ends, of one kind. */
+struct said {
+    struct mu_fold_end end; /* kind NONE: nobody did */
+    size_t rank;            /* of the node */
+    uint64_t ms;            /* when the first was heard */
+};
+
 /* What has become of a member of the document's world. */
 struct fate {
     enum gone gone; /* who is gone once stays gone */
     bool done;
     enum mu_fold_end_kind end; /* as it says */
-    uint64_t gone_ms;          /* when that was noticed */
+    uint64_t gone_ms;          /* when that was noticed, or that it is lost */
 };
 
 /* Of nodes, ascending. */
@@ -88,14 +97,10 @@ struct lead {
     /* Whose members, who said goodbye, and what of older worlds is there: read once, when we begin to lead. */
     uint64_t pages_id; /* the read is under way */
     bool pages_read;
-    bool pages_broken;              /* of the document's world some are missing */
-    struct mu_fold_members members; /* of the document's world; or of one that is to be put back */
-    struct fate *fates;             /* ... by rank */
-    struct mu_fold_end failure;     /* the first that was reported; kind NONE: none was */
-    size_t failure_rank;            /* of the node */
-    uint64_t failure_ms;            /* when it was seen */
-    struct mu_fold_end left;        /* the first that has said why it leaves */
-    size_t left_rank;
+    bool pages_broken;                      /* of the document's world some are missing */
+    struct mu_fold_members members;         /* of the document's world; or of one that is to be put back */
+    struct fate *fates;                     /* ... by rank */
+    struct said said[MU_FOLD_END_LOST + 1]; /* by kind */
     struct mu_slowdown slowdown;
     struct ids done;           /* nodes that are */
     struct ids killed;         /* nodes whose keeper says that their agent was */
@@ -119,8 +124,8 @@ struct mu_fold {
     struct mu_rdzv_settings settings;
     struct mu_fold_record record; /* who we are; what we want is in `written` and wanted() */
     uint64_t id, lease_ms, job_lease_ms, first_ms;
-    int64_t window_s;
-    char how_lost[48]; /* for people: how a loss is noticed here */
+    int64_t max_restarts, window_s; /* as our own options say */
+    char how_lost[48];              /* for people: how a loss is noticed here */
     size_t ops_max;
     bool wants_names;
     struct mu_rng rng;
@@ -221,7 +226,7 @@ void mu_fold_tell_failed(struct mu_fold *f, enum mu_part_event_type asked);
 void mu_fold_back_off(struct mu_fold *f);
 void mu_fold_is_heard(struct mu_fold *f);
 void mu_fold_distrust(struct view *view);
-bool mu_fold_is_spare(const struct mu_fold *f);
+void mu_fold_become_idle(struct mu_fold *f);
 
 /* fold_view.c */
 extern const char *const mu_fold_key_names[JOB_KEYS];
@@ -236,6 +241,10 @@ void mu_fold_on_changed(struct mu_fold *f, const struct mu_fold_event *event);
 void mu_fold_say_timeout(struct mu_fold *f);
 void mu_fold_on_crowd(struct mu_fold *f, const struct mu_fold_event *event);
 const char *mu_fold_apart_text(const struct mu_fold *f, int64_t apart, char text[static MU_WAITERS_NOTE_MAX]);
+
+/* fold_observe.c */
+bool mu_fold_is_spare(const struct mu_fold *f);
+void mu_fold_observe(struct mu_fold *f);
 
 /* fold_seat.c */
 void mu_fold_seat_observe(struct mu_fold *f);
@@ -271,6 +280,7 @@ bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv);
 bool mu_leader_put_back(struct mu_fold *f);
 void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone);
 void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry);
+void mu_leader_note_stay(struct mu_fold *f, size_t rank, uint64_t until_ms);
 void mu_leader_fold(struct mu_fold *f);
 void mu_leader_drive(struct mu_fold *f);
 void mu_leader_done(struct mu_fold *f);
@@ -303,6 +313,7 @@ struct folded {
     struct mu_attribution why;
     const char *held; /* the first that is held off; NULL: nobody is */
     uint64_t held_until_ms;
+    uint64_t paused_until_ms; /* the next round does not begin before this; 0: it may */
 };
 
 int64_t mu_leader_used(const struct mu_fold *f);

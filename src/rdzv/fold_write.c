@@ -119,10 +119,16 @@ static void put_goodbye(struct mu_fold *f, int64_t job_lease)
     put_else(f, f->ops[0]);
 }
 
+/* A round that we were not in: those who were know more of it. */
+static bool is_stranger(const struct mu_fold *f)
+{
+    return mu_fold_has(f, JOB_DOC) && f->doc.id != f->world.id && f->doc.id != f->last_world;
+}
+
 /* The record, and with it the leader's place if that is empty. Each of the two ways puts the record. */
 void mu_fold_write_record(struct mu_fold *f)
 {
-    bool done = f->record.end.kind == MU_FOLD_END_DONE, leaves = f->record.end.kind == MU_FOLD_END_LEFT;
+    bool done = f->record.end.kind == MU_FOLD_END_DONE, leaves = mu_fold_end_is_goodbye(f->record.end.kind);
     int64_t job_lease = done ? mu_fold_need_job_lease(f) : mu_fold_job_lease(f);
     int rc;
 
@@ -136,6 +142,8 @@ void mu_fold_write_record(struct mu_fold *f)
     f->record.nodes = f->world.nodes;
     f->record.count = f->world.count;
     f->record.world_size = f->world.size;
+    f->record.max_restarts = f->record.joining ? f->max_restarts : f->world.max_restarts;
+    f->record.window_s = f->record.joining ? f->window_s : f->world.window_s;
     rc = mu_fold_record_write(&f->record, &f->value);
     if (rc == 0)
         rc = mu_fold_mark_write(f->id, &f->mark);
@@ -149,8 +157,10 @@ void mu_fold_write_record(struct mu_fold *f)
     } else if (leaves) {
         if (job_lease != 0 && mu_fold_has(f, JOB_DOC) && f->doc.id == f->world.id)
             put_goodbye(f, job_lease);
-    } else if (!f->job.loaded || f->seen[JOB_LEADER].value == KEY_NONE) {
+    } else if (!f->job.loaded || (f->seen[JOB_LEADER].value == KEY_NONE && !is_stranger(f))) {
         mu_fold_compare(f, MU_FOLD_ABSENT, "job/folder", 0);
+        if (!f->job.loaded) /* of a round that there may be we would be a stranger */
+            mu_fold_compare(f, MU_FOLD_ABSENT, "job/doc", 0);
         mu_fold_put(f, "job/folder", &f->mark, f->lease);
         put_else(f, f->ops[0]);
     }
@@ -235,14 +245,16 @@ void mu_fold_load(struct mu_fold *f, struct view *view, enum mu_fold_scope scope
     mu_fold_request(f, MU_FOLD_DO_LOAD, &view->load_id)->scope = scope;
 }
 
-/* Lower ranks first, so that not all do it. */
+/* Lower ranks first, so that not all do it; who was in no round comes last. */
 static uint64_t turn_ms(struct mu_fold *f)
 {
-    uint64_t wait_ms = f->phase == MU_FOLD_MEMBER
-                           ? (uint64_t)f->rank * MU_FOLD_CROWN_MS + mu_rng_below(&f->rng, MU_FOLD_CROWN_MS)
-                           : mu_rng_below(&f->rng, MU_FOLD_CROWN_MAX_MS);
+    uint64_t wait_ms = f->phase == MU_FOLD_MEMBER ? (uint64_t)f->rank * MU_FOLD_CROWN_MS : 0;
 
-    return wait_ms < MU_FOLD_CROWN_MAX_MS ? wait_ms : MU_FOLD_CROWN_MAX_MS + mu_rng_below(&f->rng, MU_FOLD_CROWN_MS);
+    if (is_stranger(f))
+        return MU_FOLD_CROWN_MAX_MS + MU_FOLD_CROWN_MS + mu_rng_below(&f->rng, MU_FOLD_CROWN_MAX_MS);
+    if (f->phase != MU_FOLD_MEMBER)
+        return mu_rng_below(&f->rng, MU_FOLD_CROWN_MAX_MS);
+    return (wait_ms < MU_FOLD_CROWN_MAX_MS ? wait_ms : MU_FOLD_CROWN_MAX_MS) + mu_rng_below(&f->rng, MU_FOLD_CROWN_MS);
 }
 
 /* Whose turn it is to take the leader's place, if that is empty. */

@@ -276,44 +276,64 @@ static void hear_holders(struct mu_fold *f)
         (void)mu_fold_members_sort(&l->members);
 }
 
-static void note_stay(struct mu_fold *f, size_t rank);
+/* How long a member was in the round that ended by its own doing. Where several agents have one name nobody can tell
+ * which of them it was. */
+void mu_leader_note_stay(struct mu_fold *f, size_t rank, uint64_t until_ms)
+{
+    const struct mu_node *node = &f->lead.members.items[rank].node;
+    uint64_t lasted_ms = until_ms > f->doc_since_ms ? until_ms - f->doc_since_ms : 0;
+    size_t same = 0;
 
-/* What a member says of its end in this world: of failures the first counts. */
+    if (lasted_ms >= MU_SLOWDOWN_FLAP_MS && f->lead.slowdown.nodes == NULL)
+        return; /* nobody has come and gone */
+    for (size_t i = 0; i < f->lead.members.count; i++)
+        same += mu_slice_equal(f->lead.members.items[i].node.name, node->name);
+    if (same == 1 && node->name.len > 0)
+        mu_slowdown_ended(&f->lead.slowdown, node->name.data, lasted_ms, f->now_ms);
+}
+
+/* Of those who say the same the first counts. */
+static void hear_said(struct said *said, const struct mu_fold_end *end, size_t rank, uint64_t now_ms)
+{
+    if (said->end.kind != MU_FOLD_END_NONE && said->end.at <= end->at)
+        return;
+    if (said->end.kind == MU_FOLD_END_NONE)
+        said->ms = now_ms;
+    said->end = *end;
+    said->rank = rank;
+}
+
+/* What a member says of its end in this world. That its worker failed is its own doing only if that was the cause. */
 void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry)
 {
-    struct lead *l = &f->lead;
+    struct fate *fate = &f->lead.fates[rank];
     struct mu_fold_end end = entry->record.end;
 
     if (end.kind == MU_FOLD_END_NONE || end.world != f->doc.id)
         return;
-    if (l->fates[rank].end == MU_FOLD_END_NONE && end.kind != MU_FOLD_END_DONE)
-        note_stay(f, rank);
-    l->fates[rank].end = end.kind;
+    if (mu_fold_end_is_goodbye(end.kind) && fate->end != end.kind) {
+        fate->gone_ms = f->now_ms;
+        mu_leader_note_stay(f, rank, f->now_ms);
+    }
+    fate->end = end.kind;
     if (end.at == 0)
         end.at = entry->mod;
-    if (end.kind == MU_FOLD_END_LEFT && l->left.kind == MU_FOLD_END_NONE) {
-        l->left = end;
-        l->left_rank = rank;
-    }
-    if (end.kind != MU_FOLD_END_FAILED || (l->failure.kind != MU_FOLD_END_NONE && l->failure.at <= end.at))
-        return;
-    if (l->failure.kind == MU_FOLD_END_NONE)
-        l->failure_ms = f->now_ms;
-    l->failure = end;
-    l->failure_rank = rank;
+    hear_said(&f->lead.said[end.kind], &end, rank, f->now_ms);
 }
 
-/* How long a member was in the round that ended by its own doing. Where several agents have one name nobody can tell
- * which of them it was. */
-static void note_stay(struct mu_fold *f, size_t rank)
+/* Gone without having said why. A worker that had failed before is why. */
+static bool is_lost(const struct fate *fate)
 {
-    const struct mu_node *node = &f->lead.members.items[rank].node;
-    size_t same = 0;
+    if (fate->done)
+        return false;
+    return fate->end == MU_FOLD_END_LOST ||
+           (fate->gone == MISSING && (fate->end == MU_FOLD_END_NONE || fate->end == MU_FOLD_END_AGAIN));
+}
 
-    for (size_t i = 0; i < f->lead.members.count; i++)
-        same += mu_slice_equal(f->lead.members.items[i].node.name, node->name);
-    if (same == 1 && node->name.len > 0)
-        mu_slowdown_ended(&f->lead.slowdown, node->name.data, f->now_ms - f->doc_since_ms, f->now_ms);
+static bool ends_round(const struct fate *fate)
+{
+    return !fate->done && (fate->gone != HERE || fate->end == MU_FOLD_END_FAILED || fate->end == MU_FOLD_END_AGAIN ||
+                           fate->end == MU_FOLD_END_LOST);
 }
 
 static void judge_member(struct mu_fold *f, size_t rank, const struct entry *entry, bool grace)
@@ -326,10 +346,9 @@ static void judge_member(struct mu_fold *f, size_t rank, const struct entry *ent
     fate->done |= id != 0 && has_id(&f->lead.done, id);
     if (entry == NULL && !grace && !is_us)
         fate->gone = MISSING;
-    if (was_here && fate->gone == MISSING) {
+    if (was_here && fate->gone == MISSING && is_lost(fate)) {
         fate->gone_ms = f->now_ms;
-        if (!fate->done && fate->end == MU_FOLD_END_NONE)
-            note_stay(f, rank);
+        mu_leader_note_stay(f, rank, f->now_ms);
     }
     if (entry == NULL || !was_here)
         return;
@@ -361,7 +380,7 @@ static void judge_members(struct mu_fold *f, struct folded *folded)
         folded->unknown += fate->gone == HERE && entry == NULL;
         awaited += fate->gone == HERE && !fate->done;
         folded->all_done &= fate->done;
-        folded->over |= !fate->done && (fate->gone != HERE || fate->end == MU_FOLD_END_FAILED);
+        folded->over |= ends_round(fate);
     }
     if (folded->over && awaited == 0)
         folded->in = folded->unknown = 0;
@@ -383,42 +402,80 @@ static void name_member(const struct mu_fold_members *members, const struct mu_n
     memcpy(text + strlen(text), pid, strlen(pid) + 1);
 }
 
+/* How those were lost that could have caused a failure. NULL: not all in one way; a keeper's mark names a node, and
+ * nobody can tell which one an unknown member was. */
+static const char *how_lost(const struct mu_fold *f, int64_t lost, int64_t unknown, int64_t killed, int64_t said)
+{
+    if (unknown > 0 || (killed > 0 && killed < lost) || (said > 0 && said < lost))
+        return NULL;
+    if (said > 0)
+        return f->lead.said[MU_FOLD_END_LOST].end.text;
+    if (killed > 0)
+        return killed == 1 ? "its agent was killed" : "their agents were killed";
+    return f->how_lost;
+}
+
+static void attribute_loss(const struct mu_fold *f, struct mu_attribution *why)
+{
+    const struct lead *l = &f->lead;
+    const struct said *failed = &l->said[MU_FOLD_END_FAILED];
+    int64_t unknown = 0, killed = 0, said = 0;
+
+    for (size_t i = 0; i < l->members.count; i++) {
+        const struct fate *fate = &l->fates[i];
+        const struct mu_fold_member *member = &l->members.items[i];
+
+        if (!is_lost(fate) ||
+            (failed->end.kind != MU_FOLD_END_NONE && !mu_attribution_is_cause(fate->gone_ms, failed->ms, f->lease_ms)))
+            continue;
+        if (why->lost < MU_ATTRIBUTION_NAMED && member->id != 0)
+            name_member(&l->members, &member->node, why->lost_names[why->lost]);
+        why->lost++;
+        unknown += member->id == 0;
+        said += fate->end == MU_FOLD_END_LOST;
+        killed += fate->end != MU_FOLD_END_LOST && has_id(&l->killed, member->id);
+    }
+    why->how = how_lost(f, why->lost, unknown, killed, said);
+}
+
+/* The first of what members have reported. */
+static enum mu_attribution_first find_first(const struct lead *l)
+{
+    static const enum mu_attribution_first firsts[] = { [MU_FOLD_END_FAILED] = MU_ATTRIBUTION_FAILED,
+                                                        [MU_FOLD_END_AGAIN] = MU_ATTRIBUTION_AGAIN,
+                                                        [MU_FOLD_END_LEFT] = MU_ATTRIBUTION_LEFT };
+    const struct said *first = NULL;
+
+    for (enum mu_fold_end_kind kind = MU_FOLD_END_FAILED; kind < MU_FOLD_END_LOST; kind++) {
+        const struct said *said = &l->said[kind];
+
+        if (said->end.kind != MU_FOLD_END_NONE && kind != MU_FOLD_END_DONE &&
+            (first == NULL || said->end.at < first->end.at))
+            first = said;
+    }
+    return first == NULL ? MU_ATTRIBUTION_NOTHING : firsts[first->end.kind];
+}
+
 /* Why the document's world is over, as far as it is known. */
 static void attribute(const struct mu_fold *f, struct folded *folded)
 {
     const struct lead *l = &f->lead;
+    const struct said *failed = &l->said[MU_FOLD_END_FAILED], *left = &l->said[MU_FOLD_END_LEFT];
     struct mu_attribution *why = &folded->why;
-    int64_t killed = 0, unknown = 0;
 
-    for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < l->members.count; i++) {
-        const struct fate *fate = &l->fates[i];
-
-        if (fate->gone != MISSING || fate->done || fate->end != MU_FOLD_END_NONE ||
-            (l->failure.kind != MU_FOLD_END_NONE &&
-             !mu_attribution_is_cause(fate->gone_ms, l->failure_ms, f->lease_ms)))
-            continue;
-        if (why->lost < MU_ATTRIBUTION_NAMED && l->members.items[i].id != 0)
-            name_member(&l->members, &l->members.items[i].node, why->lost_names[why->lost]);
-        why->lost++;
-        unknown += l->members.items[i].id == 0;
-        killed += has_id(&l->killed, l->members.items[i].id);
+    if (mu_fold_has(f, JOB_DOC)) {
+        attribute_loss(f, why);
+        why->first = find_first(l);
     }
-    if (unknown > 0) /* a keeper's mark names a node, and nobody can tell whose it is */
-        why->how = NULL;
-    else if (killed < why->lost || killed == 0)
-        why->how = f->how_lost;
-    else
-        why->how = killed == 1 ? "its agent was killed" : "their agents were killed";
-    why->failed = l->failure.kind != MU_FOLD_END_NONE;
+    why->failed = mu_fold_has(f, JOB_DOC) && failed->end.kind != MU_FOLD_END_NONE;
     if (why->failed) {
-        why->failed_rank = l->failure.rank;
-        name_member(&l->members, &l->members.items[l->failure_rank].node, why->failed_node);
-        (void)snprintf(why->failed_text, sizeof why->failed_text, "%s", l->failure.text);
+        why->failed_rank = failed->end.rank;
+        name_member(&l->members, &l->members.items[failed->rank].node, why->failed_node);
+        (void)snprintf(why->failed_text, sizeof why->failed_text, "%s", failed->end.text);
     }
-    why->left = l->left.kind != MU_FOLD_END_NONE;
-    if (why->left > 0) {
-        name_member(&l->members, &l->members.items[l->left_rank].node, why->left_node);
-        (void)snprintf(why->left_text, sizeof why->left_text, "%s", l->left.text);
+    if (why->first == MU_ATTRIBUTION_LEFT) {
+        name_member(&l->members, &l->members.items[left->rank].node, why->left_node);
+        (void)snprintf(why->left_text, sizeof why->left_text, "%s", left->end.text);
     }
     for (size_t i = 0; i < folded->count; i++) {
         const struct mu_fold_record *record = &folded->candidates[i].entry->record;
@@ -580,18 +637,21 @@ static void hold_off(struct mu_fold *f, struct folded *folded)
 }
 
 /* After rounds that failed right after their start there is a pause. */
-static bool is_paused(struct mu_fold *f, const struct folded *folded)
+static bool is_paused(struct mu_fold *f, struct folded *folded)
 {
-    const struct lead *l = &f->lead;
+    uint64_t failed_ms = f->lead.said[MU_FOLD_END_FAILED].ms, until_ms;
 
     if (!mu_fold_has(f, JOB_DOC) || mu_attribution_cost(&folded->why) == 0)
         return false;
-    return !mu_fold_is_due(
-        f, l->failure_ms + mu_slowdown_pause_ms(mu_slowdown_crashes(f->doc.crashes, l->failure_ms - f->doc_since_ms)));
+    until_ms = failed_ms + mu_slowdown_pause_ms(mu_slowdown_crashes(f->doc.crashes, failed_ms - f->doc_since_ms));
+    if (mu_fold_is_due(f, until_ms))
+        return false;
+    folded->paused_until_ms = until_ms;
+    return true;
 }
 
 /* Whether the next round is to begin now. */
-static bool is_complete(struct mu_fold *f, const struct folded *folded)
+static bool is_complete(struct mu_fold *f, struct folded *folded)
 {
     int64_t count = (int64_t)folded->count;
 
@@ -674,7 +734,8 @@ static bool ends_job(struct mu_fold *f, const struct folded *folded)
     int64_t cost = mu_attribution_cost(&folded->why);
     /* Nor does it wait longer than a loss takes to be noticed. */
     bool waits =
-        folded->in > 0 && (cost == 0 || !mu_fold_is_due(f, f->lead.failure_ms + f->lease_ms + MU_ATTRIBUTION_LATE_MS));
+        folded->in > 0 &&
+        (cost == 0 || !mu_fold_is_due(f, f->lead.said[MU_FOLD_END_FAILED].ms + f->lease_ms + MU_ATTRIBUTION_LATE_MS));
     char cause[MU_FOLD_CAUSE_MAX] = "";
 
     if (!mu_fold_has(f, JOB_DOC) || mu_fold_has(f, JOB_CLOSED))
@@ -682,7 +743,7 @@ static bool ends_job(struct mu_fold *f, const struct folded *folded)
     if (!folded->all_done && (waits || cost == 0 || mu_leader_used(f) + cost <= f->doc.max_restarts))
         return false;
     if (!folded->all_done)
-        mu_attribution_cause(&folded->why, cause);
+        mu_attribution_end(&folded->why, f->doc.max_restarts, cause);
     mu_leader_write_end(f, folded->all_done, cause);
     return true;
 }

@@ -12,7 +12,7 @@ void mu_leader_forget_members(struct lead *l)
     mu_fold_members_done(&l->members);
     free(l->fates);
     l->fates = NULL;
-    l->failure = l->left = (struct mu_fold_end){ .kind = MU_FOLD_END_NONE };
+    memset(l->said, 0, sizeof l->said);
 }
 
 /* What the news say of members that are gone. Who does not lead any more believes them: what it judged itself was
@@ -20,13 +20,15 @@ void mu_leader_forget_members(struct lead *l)
 void mu_leader_see_news(struct mu_fold *f)
 {
     struct lead *l = &f->lead;
+    enum gone gone = f->news.missing == f->news.gone ? MISSING : LEFT; /* of some nobody knows which it was */
 
     for (size_t i = 0; l->fates != NULL && f->news.world == l->members.world && i < l->members.count; i++) {
         l->fates[i].done |= mu_fold_news_done(&f->news, (int64_t)i);
         if (!f->was_leader)
             l->fates[i].gone = HERE;
         if (l->fates[i].gone == HERE && mu_fold_news_gone(&f->news, (int64_t)i))
-            l->fates[i].gone = LEFT;
+            l->fates[i] =
+                (struct fate){ .gone = gone, .done = l->fates[i].done, .end = l->fates[i].end, .gone_ms = f->now_ms };
     }
 }
 

@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { BATCH_BYTES_MAX = 1 << 19 }; /* then another one begins: with a last page it is below etcd's 1.5 MiB */
+
 /* ---- A world, and its members ---- */
 
 void mu_leader_give_up_world(struct mu_fold *f)
@@ -139,6 +141,7 @@ static void charge(struct mu_fold_world *next)
 static void settle(struct mu_fold *f, const struct folded *folded)
 {
     struct mu_fold_world *next = &f->lead.next, doc = f->doc;
+    const struct said *failed = &f->lead.said[MU_FOLD_END_FAILED];
 
     if (!mu_fold_has(f, JOB_DOC)) {
         next->max_restarts = folded->candidates[0].entry->record.max_restarts;
@@ -153,7 +156,8 @@ static void settle(struct mu_fold *f, const struct folded *folded)
     memcpy(next->charges, doc.charges, sizeof next->charges);
     if (mu_attribution_cost(&folded->why) > 0) {
         charge(next);
-        next->crashes = mu_slowdown_crashes(doc.crashes, f->lead.failure_ms - f->doc_since_ms);
+        next->crashes = mu_slowdown_crashes(doc.crashes, failed->ms - f->doc_since_ms);
+        mu_leader_note_stay(f, failed->rank, failed->ms);
     }
     mu_attribution_why(&folded->why, next->nodes, next->window_s == 0 ? next->count : (int64_t)next->charges_count,
                        next->max_restarts, next->why);
@@ -199,7 +203,8 @@ void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *ho
                                       .nodes = holder->nodes,
                                       .size = holder->world_size,
                                       .count = holder->count,
-                                      .max_restarts = holder->max_restarts };
+                                      .max_restarts = holder->max_restarts,
+                                      .window_s = holder->window_s };
     if (f->doc.id == holder->world) /* as we saw it */
         l->next = f->doc;
     whole = mu_fold_members_init(&l->next_members, holder->world, (size_t)holder->nodes) == 0;
@@ -319,15 +324,16 @@ void mu_leader_write_batch(struct mu_fold *f)
     size_t parts = mu_fold_pages(l->next_members.count) + (puts_back ? 0 : l->next_members.count);
     uint64_t old[STALE_MAX + 1];
     size_t left = parts - l->written, old_count = old_worlds(f, old), tail = 1 + puts_back + 2 * old_count, count = 0;
-    bool last = left + tail <= f->ops_max, whole = true;
+    bool last, whole = true;
     int64_t lease = mu_fold_need_job_lease(f);
 
     assert(tail < MU_FOLD_OPS_MIN);
     if (lease == 0)
         return;
     l->text.len = 0;
-    for (; whole && count < left && count < f->ops_max; count++)
+    for (; whole && count < left && count < f->ops_max && l->text.len < BATCH_BYTES_MAX; count++)
         whole = add_part(f, count, l->written + count, lease);
+    last = count == left && left + tail <= f->ops_max;
     l->writing = l->written + count;
     if (last && whole) {
         tail = add_document(f, count, old, old_count, lease);
@@ -364,7 +370,7 @@ static void adopt(struct mu_fold *f)
     }
     if (!same) {
         free(l->fates);
-        l->failure = l->left = (struct mu_fold_end){ .kind = MU_FOLD_END_NONE };
+        memset(l->said, 0, sizeof l->said);
     }
     l->fates = fates;
     mu_fold_members_done(&l->members);
@@ -467,6 +473,8 @@ static struct mu_fold_news make_news(const struct mu_fold *f, const struct folde
         (void)mu_words_plain(mu_slice_str(folded->held), news.held, sizeof news.held);
         news.held_ms = (int64_t)(folded->held_until_ms - f->now_ms);
     }
+    if (folded->paused_until_ms != 0)
+        news.pause_ms = (int64_t)(folded->paused_until_ms - f->now_ms);
     news.over = folded->over;
     if (news.over)
         mu_attribution_cause(&folded->why, news.cause);
@@ -486,7 +494,8 @@ static enum urgency compare_news(const struct mu_fold *f, const struct mu_fold_n
         return URGENT;
     if (old->gone != news->gone || old->done_count != news->done_count || old->waiting != news->waiting ||
         old->spares != news->spares || old->joined != news->joined || strcmp(old->held, news->held) != 0 ||
-        old->apart != news->apart || old->grace != news->grace || (old->last_call_ms < 0) != (news->last_call_ms < 0))
+        (old->pause_ms > 0) != (news->pause_ms > 0) || old->apart != news->apart || old->grace != news->grace ||
+        (old->last_call_ms < 0) != (news->last_call_ms < 0))
         return NUMBERS;
     return NOTHING;
 }

@@ -77,7 +77,9 @@ struct mu_part_self { /* of this node; what the leader has to know */
 enum mu_part_end {
     MU_PART_END_FAILED, /* a worker has failed: rank, text */
     MU_PART_END_DONE,   /* all have succeeded, and nothing of them is left. We stay a member */
-    MU_PART_END_LEFT,   /* this node leaves the job for good, whatever its workers do: text, why */
+    MU_PART_END_AGAIN,  /* it stops its workers because nodes want to join, and joins the next round: text, why */
+    MU_PART_END_LEFT,   /* it leaves the job for good, whatever its workers do: text, why */
+    MU_PART_END_LOST,   /* the same, and it goes without its own doing: text, how: "its launcher was killed" */
 };
 
 struct mu_part_report { /* of our part in the round that we are in */

@@ -1,11 +1,13 @@
 """Whole jobs of actors on etcd-v3, where one node leads: it counts the restarts, says why a round ended, and how the
 job did, the same on every node."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import socket
+import time
 
 import pytest
 
@@ -46,6 +48,16 @@ def ended(job, verdict):
     return closed["cause"]
 
 
+def failure(worker):
+    """How its failure is told on every node."""
+    return f"rank {worker.rank} on {HOST} (local rank 0, pid {worker.pid}) failed: exit code 3"
+
+
+def fail_too(worker):
+    with contextlib.suppress(ProcessLookupError):  # its agent has heard of the other already
+        worker.fail()
+
+
 def whys(job):
     """Why rounds ended, as each node that runs says it."""
     return [re.findall(r"(?:warning|notice): (.*; restarting with .*)", node.err) for node in job.nodes
@@ -55,19 +67,18 @@ def whys(job):
 @pytest.mark.parametrize("failing", [0, 2])
 def test_failures_are_counted_and_the_last_one_ends_the_job_everywhere(job, failing):
     first = job.start(3, "--nnodes=3", "--max-restarts=1")
-    pid = job.node_of(first[failing]).agent()
+    cause = failure(first[failing])
     first[failing].fail()
     second = job.world(3, without=first)
     assert restarts(second) == 1, job.said()
-    cause = f"rank {failing}'s failure on {HOST} (pid {pid})"
     for why, in whys(job):
         assert why.startswith(cause) and why.endswith("; restarting with 3 nodes, restart 1 of 1"), job.said()
 
     node = job.node_of(second[failing])
-    cause = f"rank {failing}'s failure on {HOST} (pid {node.agent()})"
+    cause = failure(second[failing])
     second[failing].fail()
     assert [node.end(LIMIT) for node in job.nodes] == [1, 1, 1], job.said()
-    assert ended(job, "failed").startswith(cause), job.said()
+    assert ended(job, "failed") == f"{cause}; no restarts left (max restarts: 1)", job.said()
     for other in job.nodes:
         assert cause in other.err, job.said()
         assert (REPORT in other.err) == (other is node), job.said()
@@ -128,7 +139,7 @@ def test_a_leader_that_is_killed_before_it_says_that_all_are_done(job):
 def test_who_is_done_is_not_waited_for_when_another_fails(job):
     """It ends, and the others regroup without it."""
     first = job.start(3, "--nnodes=2:3", "--max-restarts=1")
-    done, pid = job.node_of(first[0]), job.node_of(first[2]).agent()
+    done = job.node_of(first[0])
     first[0].succeed()
     job.until_marked(0)
     first[2].fail()
@@ -137,8 +148,7 @@ def test_who_is_done_is_not_waited_for_when_another_fails(job):
     assert restarts(second) == 1, job.said()
     (one,), (two,) = whys(job)
     assert one == two, job.said()
-    assert one.startswith(f"rank 2's failure on {HOST} (pid {pid})"), one
-    assert one.endswith("; restarting with 2 nodes, restart 1 of 1"), one
+    assert one == f"{failure(first[2])}; restarting with 2 nodes, restart 1 of 1", one
     job.succeed(second)
     ended(job, "succeeded")
 
@@ -150,7 +160,7 @@ def test_nodes_that_come_and_leave_cost_nothing_and_are_named(job):
     assert restarts(second) == 0, job.said()
     newcomer = f"{HOST} (pid {late.agent()})"
     for why, in whys(job):
-        assert why == f"{newcomer} joined; restarting with 3 nodes, no restart charged"
+        assert why == f"{newcomer} joins; restarting with 3 nodes, no restart charged"
     late.signal(signal.SIGTERM)
     assert late.end(LIMIT) == 1, job.said()
     third = job.world(2, without=second)
@@ -158,4 +168,35 @@ def test_nodes_that_come_and_leave_cost_nothing_and_are_named(job):
     for _, why in whys(job):
         assert newcomer in why and why.endswith("; restarting with 2 nodes, no restart charged"), why
     job.succeed(third)
+    ended(job, "succeeded")
+
+
+def test_a_node_whose_launcher_was_killed_is_lost(job):
+    """Its agent says so, and ends. What that breaks on other nodes costs nothing."""
+    first = job.start(3, "--nnodes=2:3", "--max-restarts=0")
+    lost = job.node_of(first[0])
+    pid = lost.agent()
+    lost.process.kill()
+    fail_too(first[1])
+    second = job.world(2, without=first)
+    assert restarts(second) == 0, job.said()
+    for why, in whys(job):
+        assert why.startswith(f"lost {HOST} (pid {pid}): its launcher was killed") and why.endswith("no restart charged"), why
+    job.succeed(second)
+    ended(job, "succeeded")
+
+
+def test_restarts_that_are_older_than_the_window_do_not_count(job):
+    conf = f"--rdzv-conf={etcd_actors.CONFS['etcd-v3']},restart_window=1"
+    workers = job.start(2, "--nnodes=2", "--max-restarts=1", conf)
+    for count in (1, 2):
+        began = time.monotonic()
+        cause = failure(workers[1])
+        workers[1].fail()
+        workers = job.world(2, without=workers)
+        assert restarts(workers) == count, job.said()
+        for said in whys(job):
+            assert said[-1] == f"{cause}; restarting with 2 nodes, restart 1 of 1", job.said()
+        until(lambda: time.monotonic() > began + 2, LIMIT, "the end of the window")
+    job.succeed(workers)
     ended(job, "succeeded")

@@ -55,7 +55,7 @@ bool check_has_record(const struct node *node)
 }
 
 /* Also if it left before it heard that this was written. */
-static bool has_done_mark(const struct node *node)
+bool check_has_done_mark(const struct node *node)
 {
     char name[MU_FOLD_KEY_MAX], text[MU_FOLD_ID_TEXT_MAX];
 
@@ -71,7 +71,7 @@ size_t check_done_and_gone(uint64_t id)
     for (size_t i = 0; i < world->count; i++) {
         const struct node *node = node_by_id(world->members[i]);
 
-        count += node->done_world == id && (node->done || has_done_mark(node)) &&
+        count += node->done_world == id && (node->done || check_has_done_mark(node)) &&
                  (!node->alive || node->owner != OWNER_RUNNING);
     }
     return count;
@@ -133,12 +133,30 @@ static bool is_surely_in(const struct node *node, uint64_t world, int64_t since)
 
 /* ---- What a round costs ---- */
 
+/* What a member says first of its end. */
+static void note_end(const struct key *key)
+{
+    struct mu_fold_record record;
+    struct world *world;
+
+    if (strncmp(key->name, "nodes/", 6) != 0 || is_mark(key) || (s->on[F_STRANGER] && key->lease == 0))
+        return;
+    SIM_EXPECT(mu_fold_record_read(mu_buf_slice(&key->value), &record, NULL) == 0, "a record that is none");
+    world = record.end.kind != MU_FOLD_END_NONE ? find_world(record.end.world) : NULL;
+    if (world == NULL)
+        return;
+    if (record.end.kind == MU_FOLD_END_FAILED && world->failed_rev == 0)
+        world->failed_rev = key->mod;
+    if (record.end.kind > MU_FOLD_END_DONE && world->goes_rev == 0)
+        world->goes_rev = key->mod;
+}
+
 /* Nothing but what the seed does with nodes disturbs the leader's judgement. */
 static bool is_plain(void)
 {
-    static const enum fault disturbing[] = { F_PAUSE, F_CUT,        F_LOST,  F_REFUSED,  F_LATER,   F_SLOW,    F_OUTAGE,
-                                             F_WIPE,  F_EXPIRE,     F_LEAVE, F_STRANGER, F_COMPACT, F_REBIRTH, F_LIMITS,
-                                             F_RESET, F_LATEATTACH, F_STAND, F_EPOCH,    F_TWO };
+    static const enum fault disturbing[] = { F_PAUSE,  F_CUT,   F_LOST,       F_REFUSED,  F_LATER,   F_SLOW,
+                                             F_OUTAGE, F_WIPE,  F_EXPIRE,     F_STRANGER, F_COMPACT, F_REBIRTH,
+                                             F_LIMITS, F_RESET, F_LATEATTACH, F_STAND,    F_EPOCH,   F_TWO };
 
     for (size_t i = 0; i < sizeof disturbing / sizeof disturbing[0]; i++)
         if (s->on[disturbing[i]])
@@ -149,8 +167,9 @@ static bool is_plain(void)
 static void check_cost(const struct world *last, const struct mu_fold_world *now)
 {
     int64_t cost = now->count - last->restarts;
+    bool goes_first = last->goes_rev != 0 && (last->failed_rev == 0 || last->goes_rev < last->failed_rev);
     uint64_t failed_us = UINT64_MAX, killed_us = UINT64_MAX;
-    bool failed = false;
+    bool failed = false, lost = false;
 
     for (size_t i = 0; i < last->count; i++) {
         const struct node *node = node_by_id(last->members[i]);
@@ -158,6 +177,7 @@ static void check_cost(const struct world *last, const struct mu_fold_world *now
         if (node == NULL)
             continue;
         failed |= node->failed_world == last->id;
+        lost |= node->killed_us != 0; /* also with stopped workers, before its record said so */
         if (node->failed_world == last->id && node->failed_us != 0 && node->failed_us < failed_us)
             failed_us = node->failed_us;
         if (node->killed_world == last->id && node->failed_world != last->id && node->killed_us < killed_us)
@@ -169,8 +189,10 @@ static void check_cost(const struct world *last, const struct mu_fold_world *now
         return;
     SIM_EXPECT(cost == 0 || killed_us > failed_us || failed_us == UINT64_MAX,
                "a restart is charged, and the failure was a consequence");
-    SIM_EXPECT(cost == 1 || failed_us == UINT64_MAX || killed_us != UINT64_MAX,
-               "a failure costs nothing, and nobody was lost");
+    SIM_EXPECT(cost == 0 || !goes_first, "a restart is charged, and a node had ended the round before the failure");
+    if (!s->on[F_LEAVE])
+        SIM_EXPECT(cost == 1 || failed_us == UINT64_MAX || lost || goes_first,
+                   "a failure costs nothing, and nobody was lost");
 }
 
 static void check_next(const struct key *before, const struct mu_fold_world *now)
@@ -296,6 +318,7 @@ void check_put(const struct key *before, const struct key *key)
         before = NULL; /* what the stranger wrote counts as missing */
     if (strcmp(key->name, "job/closed") == 0)
         check_end(key);
+    note_end(key);
     if (strcmp(key->name, "job/doc") != 0)
         return;
     SIM_EXPECT(key->value.len <= MU_FOLD_SMALL_MAX, "a document of %zu bytes", key->value.len);

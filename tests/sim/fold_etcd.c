@@ -262,6 +262,12 @@ static void free_delivery(struct delivery *d)
     free(d);
 }
 
+/* What keys and values say: the rest of an etcd's message is of one size. */
+static void count_bytes(struct node *node, const struct mu_fold_kv *kv)
+{
+    node->bytes += kv->key.len + kv->value.len;
+}
+
 static void deliver(void *arg)
 {
     struct delivery *d = arg;
@@ -292,6 +298,7 @@ static void deliver(void *arg)
         kvs[i] = (struct mu_fold_kv){
             mu_slice_str(key->name), d->changes[i].deleted, mu_buf_slice(&key->value), key->create, key->mod, key->lease
         };
+        count_bytes(d->node, &kvs[i]);
     }
     feed(d->node,
          (struct mu_fold_event){ .type = MU_FOLD_ON_CHANGED, .scope = d->scope, .kvs = kvs, .count = d->count });
@@ -299,36 +306,40 @@ static void deliver(void *arg)
     free_delivery(d);
 }
 
+static bool is_below(const struct change *change, enum mu_fold_scope scope)
+{
+    return strncmp(change->key.name, prefixes[scope], strlen(prefixes[scope])) == 0;
+}
+
 static void pump(struct node *node, enum mu_fold_scope scope)
 {
     struct watch *watch = &node->watches[scope];
+    size_t first = s->changes_count, count = 0;
     struct delivery *d;
     uint64_t when_us;
+    bool stale;
 
     if (!node->alive || !watch->on || !watch->heard || !s->up || is_cut(node) || watch->seen == s->revision)
+        return;
+    stale = watch->seen < s->compacted || watch->seen > s->revision;
+    for (; !stale && first > 0 && s->changes[first - 1].revision > watch->seen; first--)
+        count += is_below(&s->changes[first - 1], scope);
+    watch->seen = s->revision;
+    if (count == 0 && !stale)
         return;
     d = calloc(1, sizeof *d);
     if (d == NULL)
         abort();
-    d->node = node;
-    d->scope = scope;
-    d->generation = watch->generation;
-    d->stale = watch->seen < s->compacted || watch->seen > s->revision;
-    d->changes = calloc(s->changes_count + 1, sizeof *d->changes);
+    *d = (struct delivery){
+        node, watch->generation, scope, calloc(count + 1, sizeof *d->changes), 0, stale, s->revision
+    };
     if (d->changes == NULL)
         abort();
-    for (size_t i = 0; !d->stale && i < s->changes_count; i++) {
-        const struct change *change = &s->changes[i];
-
-        if (change->revision <= watch->seen || strncmp(change->key.name, prefixes[scope], strlen(prefixes[scope])) != 0)
+    for (size_t i = first; i < s->changes_count; i++) {
+        if (!is_below(&s->changes[i], scope))
             continue;
-        d->changes[d->count] = *change;
-        etcd_copy_key(&d->changes[d->count++].key, &change->key);
-    }
-    watch->seen = d->upto = s->revision;
-    if (d->count == 0 && !d->stale) {
-        free_delivery(d);
-        return;
+        d->changes[d->count] = s->changes[i];
+        etcd_copy_key(&d->changes[d->count++].key, &s->changes[i].key);
     }
     when_us = s->now_us + 100 + below(s->on[F_SLOW] && !s->calm ? 200 * MS : MS);
     watch->last_us = when_us > watch->last_us ? when_us : watch->last_us + 1;
@@ -416,11 +427,18 @@ static void carry_out_write(struct request *r)
 
 static void carry_out_range(struct request *r, struct mu_slice key, bool prefix)
 {
-    r->keys = calloc(s->keys_count + 1, sizeof *r->keys);
+    const struct key *only = prefix ? NULL : etcd_find(key);
+    size_t most = 1;
+
+    for (size_t i = 0; prefix && i < s->keys_count; i++)
+        most += begins(&s->keys[i], key);
+    r->keys = calloc(most, sizeof *r->keys);
     if (r->keys == NULL)
         abort();
-    for (size_t i = 0; i < s->keys_count; i++)
-        if (prefix ? begins(&s->keys[i], key) : mu_slice_equal(mu_slice_str(s->keys[i].name), key))
+    if (only != NULL)
+        etcd_copy_key(&r->keys[r->keys_count++], only);
+    for (size_t i = 0; prefix && i < s->keys_count; i++)
+        if (begins(&s->keys[i], key))
             etcd_copy_key(&r->keys[r->keys_count++], &s->keys[i]);
 }
 
@@ -440,9 +458,11 @@ static void carry_out_grant(struct request *r, uint64_t ttl_ms)
 
 static void carry_out(struct request *r)
 {
+    int64_t before;
     struct lease *lease;
 
     etcd_tick();
+    before = s->revision;
     r->done = true;
     switch (r->type) {
     case MU_FOLD_DO_LOAD:
@@ -479,7 +499,8 @@ static void carry_out(struct request *r)
         break;
     }
     r->revision = s->revision;
-    pump_all();
+    if (s->revision != before)
+        pump_all();
 }
 
 static void keep_alive(void *arg);
@@ -507,13 +528,15 @@ static void feed_keys(struct request *r, enum mu_fold_event_type type)
 
     if (kvs == NULL)
         abort();
-    for (size_t i = 0; i < r->keys_count; i++)
+    for (size_t i = 0; i < r->keys_count; i++) {
         kvs[i] = (struct mu_fold_kv){ mu_slice_str(r->keys[i].name),
                                       false,
                                       mu_buf_slice(&r->keys[i].value),
                                       r->keys[i].create,
                                       r->keys[i].mod,
                                       r->keys[i].lease };
+        count_bytes(r->node, &kvs[i]);
+    }
     feed(r->node,
          (struct mu_fold_event){ .type = type, .id = r->id, .scope = r->scope, .kvs = kvs, .count = r->keys_count });
     free(kvs);
@@ -545,6 +568,8 @@ static void answer_lease(struct request *r)
     feed(node, (struct mu_fold_event){
                    .type = MU_FOLD_ON_LEASED, .id = r->id, .lease = r->lease, .sent_ms = r->sent_us / MS });
 }
+
+static const struct muster_error no_lease = { .code = MUSTER_EINVAL, .text = "requested lease not found" };
 
 static void answer(struct request *r)
 {
@@ -581,7 +606,9 @@ static void answer(struct request *r)
         return;
     }
     if (r->lease_gone)
-        event = (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED, .id = r->id, .lease_gone = true };
+        event = (struct mu_fold_event){
+            .type = MU_FOLD_ON_REQUEST_FAILED, .id = r->id, .lease_gone = true, .error = &no_lease
+        };
     feed(r->node, event);
 }
 

@@ -76,8 +76,11 @@ void owner_hear(struct node *node, const struct mu_part_news *news)
         regroup(node);
         break;
     case MU_PART_TELL_WAITING:
-        if (node->report.end != MU_PART_END_DONE)
-            regroup(node);
+        if (node->report.end == MU_PART_END_DONE)
+            break;
+        if (node->owner == OWNER_RUNNING && mu_rng_below(&s->more, 2) == 0)
+            report(node, MU_PART_END_AGAIN);
+        regroup(node);
         break;
     case MU_PART_TELL_REMOVED:
         node->tells++;
@@ -150,7 +153,7 @@ static void on_asked(void *arg)
         feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_JOIN });
     } else if (asked->what == MU_FOLD_ON_LEAVE && node->owner != OWNER_ENDED && node->owner != OWNER_LEAVING) {
         if (node->owner == OWNER_RUNNING && node->report.end != MU_PART_END_DONE && mu_rng_below(&s->more, 2) == 0)
-            report(node, MU_PART_END_LEFT);
+            report(node, mu_rng_below(&s->more, 4) == 0 ? MU_PART_END_LOST : MU_PART_END_LEFT);
         node->world = 0;
         change_owner(node, OWNER_LEAVING);
         feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_LEAVE });

@@ -102,7 +102,7 @@ struct node {
     uint64_t timer_us;
     uint64_t look_id; /* of the LOOK_AROUND that is under way */
     struct client *client;
-    uint64_t bytes; /* that a store has sent to it */
+    uint64_t bytes; /* that were sent to it */
     /* The client's lease object. */
     uint64_t take;
     int64_t lease;
@@ -141,7 +141,8 @@ struct world {
     unsigned incarnation;
     bool forgotten; /* its document was lost: who was in it is known only of those who say so */
     uint64_t born_us;
-    unsigned port; /* where its workers meet; 0: nobody was told */
+    unsigned port;                /* where its workers meet; 0: nobody was told */
+    int64_t failed_rev, goes_rev; /* the first that said so of a member: its worker failed, it ends the round itself */
 };
 
 struct place { /* where the nodes meet */
@@ -265,6 +266,7 @@ void check_closed(void);
 void check_fence(void);
 size_t check_done_and_gone(uint64_t world);     /* so many of its members */
 bool check_has_record(const struct node *node); /* that nobody has overwritten */
+bool check_has_done_mark(const struct node *node);
 void check_key_gone(const struct key *key);
 void check_reset(void);
 

@@ -4,9 +4,11 @@
  *     muster-sim-fold --seeds N [--seed FIRST]     N seeds, one after the other
  *     muster-sim-fold --time SECONDS               fresh seeds for so long; prints job-lives per second
  *     muster-sim-fold --seed N [--trace]           one seed, told line by line
- *     muster-sim-fold --crowd N,N...               no faults: N nodes arrive within 100 ms; prints what that costs. At
- *                                                  the place "store" (else it is etcd) a worker fails then, and the
- *                                                  bytes that are sent to a node must not depend on N
+ *     muster-sim-fold --crowd N,N...               no faults: N nodes arrive within 100 ms, then a worker fails; prints
+ *                                                  what that costs. The bytes that are sent to a node for the failure
+ *                                                  must not depend on N. The place is etcd if none is given
+ *     muster-sim-fold --kills FIRST                no faults: one job for each write of a leader, from the first (1) or
+ *                                                  that one on; the leader dies at it
  *
  *     --faults LIST                                these faults and no others; "none"
  *     --place etcd|store                           where the nodes meet; else the seed decides
@@ -22,8 +24,9 @@
 #include <string.h>
 
 enum {
-    RESTART_BYTES_MAX = 3072, /* that a store sends to a node, from a failure until it runs again */
-    CROWD_MIN = 64,           /* below it names in texts make a difference */
+    RESTART_BYTES_MAX = 3072,      /* that are sent to a node, from a failure until it runs again */
+    RESTART_BYTES_APART_MAX = 400, /* ... by numbers of nodes: a piece of news more, and digits */
+    MEMBERS = 24,                  /* of jobs whose leaders are killed: a world takes three batches */
 };
 
 #define RENEW_US (2 * SECOND) /* between renewals of all streams: less than the longest last call */
@@ -31,6 +34,14 @@ enum {
 struct sim *s;
 static const struct place *place_wanted; /* NULL: the seed decides */
 static bool faults_given, faults_wanted[FAULTS_COUNT];
+
+static struct {        /* a leader dies at one of its writes */
+    uint64_t at;       /* the number of that write; 0: none */
+    bool takes_effect; /* its answer never comes; else nobody hears of the write */
+    uint64_t writes;   /* of leaders, so far */
+    struct node *node; /* whose it was */
+    uint64_t id;
+} fatal;
 
 static const char *const fault_names[] = {
 #define X(name, text) text,
@@ -79,7 +90,10 @@ _Noreturn void sim_fail(const char *format, ...)
     for (int i = 0; i < FAULTS_COUNT; i++)
         if (s->on[i])
             printf(" %s", fault_names[i]);
-    printf("\nreplay with: %s --place %s --seed 0x%" PRIx64 " --trace\n", owner_program, s->place->name, s->seed);
+    printf("\nreplay with: %s --place %s --seed 0x%" PRIx64, owner_program, s->place->name, s->seed);
+    if (fatal.at > 0)
+        printf(" --kills %" PRIu64, fatal.at);
+    printf(" --trace\n");
     exit(1);
 }
 
@@ -149,6 +163,51 @@ static void run_until(uint64_t until_us)
 void sim_run(uint64_t for_us)
 {
     run_until(s->now_us + for_us);
+}
+
+/* ---- A leader that dies at one of its writes ---- */
+
+static bool kill_node(struct node *node);
+
+static void on_fatal(void *arg)
+{
+    (void)kill_node(arg);
+}
+
+/* Whoever calls is not done with the node. */
+static void die(struct node *node)
+{
+    node->paused_until_us = s->now_us + 1;
+    sim_at(s->now_us, on_fatal, node);
+}
+
+/* Also the one by which it takes the place. */
+static bool is_leaders(const struct node *node, const struct mu_fold_write *write)
+{
+    bool takes_place = false;
+
+    for (size_t i = 0; i < write->ops_count; i++)
+        takes_place |= mu_slice_equal(write->ops[i].key, mu_slice_str("job/folder"));
+    return mu_fold_is_leader(node->fold) || (takes_place && etcd_get("job/folder") == NULL);
+}
+
+/* Whether this is the write at which the node dies, and nobody hears of it. */
+static bool dies_with(struct node *node, const struct mu_fold_effect *effect)
+{
+    if (fatal.at == 0 || effect->type != MU_FOLD_DO_WRITE || !is_leaders(node, effect->write) ||
+        ++fatal.writes != fatal.at)
+        return false;
+    sim_trace("node %u: its last write%s", node->index, fatal.takes_effect ? "" : ", of which nobody hears");
+    fatal.node = node;
+    fatal.id = effect->id;
+    if (!fatal.takes_effect)
+        die(node);
+    return !fatal.takes_effect;
+}
+
+static bool is_last_answer(const struct node *node, const struct mu_fold_event *event)
+{
+    return node == fatal.node && event->type == MU_FOLD_ON_WROTE && event->id == fatal.id;
 }
 
 /* ---- Nodes ---- */
@@ -247,11 +306,15 @@ void feed(struct node *node, struct mu_fold_event event)
     if (event.type != MU_FOLD_ON_TIME)
         sim_trace("node %u <- %s id %" PRIu64 "%s%s", node->index, mu_fold_event_text(event.type), event.id,
                   event.error != NULL ? ": " : "", event.error != NULL ? event.error->text : "");
+    if (is_last_answer(node, &event)) {
+        die(node);
+        return;
+    }
     if (owner_takes(node, &event))
         return;
     mu_fold_step(node->fold, &event, &effects);
     for (unsigned i = 0; i < effects.count; i++)
-        if (effects.items[i].type < MU_FOLD_DO_TELL)
+        if (effects.items[i].type < MU_FOLD_DO_TELL && !dies_with(node, &effects.items[i]))
             s->place->effect(node, &effects.items[i]);
     for (unsigned i = 0; i < effects.count; i++)
         if (effects.items[i].type >= MU_FOLD_DO_TELL)
@@ -273,7 +336,10 @@ void node_report(struct node *node, const struct mu_part_report *report)
     case MU_PART_END_DONE:
         node->done_world = node->world;
         break;
+    case MU_PART_END_AGAIN:
+        break;
     case MU_PART_END_LEFT:
+    case MU_PART_END_LOST:
         node->left_world = node->world;
         break;
     }
@@ -931,13 +997,13 @@ static void run_seed(uint64_t seed)
 static int usage(void)
 {
     (void)fprintf(stderr,
-                  "usage: %s [--seed N] [--seeds N] [--time SECONDS] [--crowd N,N...] [--faults LIST] "
-                  "[--more stranger] [--place etcd|store] [--trace]\n",
+                  "usage: %s [--seed N] [--seeds N] [--time SECONDS] [--crowd N,N...] [--kills FIRST] "
+                  "[--faults LIST] [--more stranger] [--place etcd|store] [--trace]\n",
                   owner_program);
     return 2;
 }
 
-/* The most that a store has sent to a node that does not lead, since it was asked last. */
+/* The most that was sent to a node that does not lead, since it was asked last. */
 static uint64_t most_bytes(void)
 {
     uint64_t most = 0;
@@ -977,10 +1043,10 @@ static uint64_t restart_crowd(void)
     return most;
 }
 
-/* A store's bytes for a restart; 0: nothing is counted. */
+/* The bytes for a restart. */
 static uint64_t run_crowd(uint64_t seed, unsigned count)
 {
-    uint64_t start_us, bytes = 0;
+    uint64_t start_us, bytes;
 
     begin(seed);
     s->lease_ms = 10000;
@@ -1002,8 +1068,7 @@ static uint64_t run_crowd(uint64_t seed, unsigned count)
     printf("\n");
     if (s->proposals > 3 * (uint64_t)count)
         sim_fail("more than 3 proposals a node");
-    if (s->place == &place_store)
-        bytes = restart_crowd();
+    bytes = restart_crowd();
     clean_up();
     return bytes;
 }
@@ -1023,12 +1088,179 @@ static void run_crowds(uint64_t seed, const char *counts)
         if (end == at || count == 0 || count > NODES_MAX)
             exit(usage());
         bytes = run_crowd(seed, count);
-        if (count < CROWD_MIN)
-            continue;
         least = bytes < least ? bytes : least;
         most = bytes > most ? bytes : most;
     }
-    SIM_EXPECT(most == 0 || most * 10 <= least * 12, "from %" PRIu64 " to %" PRIu64 " bytes", least, most);
+    SIM_EXPECT(most <= least + RESTART_BYTES_APART_MAX, "from %" PRIu64 " to %" PRIu64 " bytes", least, most);
+}
+
+/* ---- Jobs whose leader dies at one of its writes ---- */
+
+static struct mu_fold_world read_world(void)
+{
+    struct mu_fold_world world = { .id = 0 };
+    const struct key *key = etcd_get("job/doc");
+
+    SIM_EXPECT(key != NULL && mu_fold_world_read(mu_buf_slice(&key->value), &world, NULL) == 0, "there is no document");
+    return world;
+}
+
+struct left { /* of worlds */
+    uint64_t world;
+    int64_t seats;
+};
+
+static void check_left(const struct key *key, void *ctx)
+{
+    struct left *left = ctx;
+    bool is_seat = key->name[0] == 's';
+    uint64_t world = 0;
+
+    SIM_EXPECT(mu_fold_id_parse(mu_slice(strchr(key->name, '/') + 1, 16), &world) && world == left->world,
+               "%s is left of a world that was given up", key->name);
+    left->seats += is_seat;
+}
+
+/* All who are alive run in one world, each has one seat in it, and nothing is left of any other. */
+static struct mu_fold_world settled_world(void)
+{
+    struct mu_fold_world world;
+    struct left left;
+
+    settle();
+    run_until(s->now_us + SECOND); /* whatever else the leader writes */
+    settle();
+    world = read_world();
+    left = (struct left){ .world = world.id };
+    etcd_each("seat/", check_left, &left);
+    etcd_each("member/", check_left, &left);
+    SIM_EXPECT(left.seats == world.nodes, "%" PRId64 " seats for %" PRId64 " nodes", left.seats, world.nodes);
+    return world;
+}
+
+static bool has_died(void)
+{
+    return fatal.node != NULL && !fatal.node->alive;
+}
+
+static struct node *pick_follower(void)
+{
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        if (s->nodes[i].alive && s->nodes[i].owner == OWNER_RUNNING && !mu_fold_is_leader(s->nodes[i].fold))
+            return &s->nodes[i];
+    sim_fail("nobody runs");
+}
+
+/* A worker fails: that costs one restart, and none if the leader was lost beside it. */
+static void fail_once(void)
+{
+    int64_t count = read_world().count;
+    bool had_died = has_died();
+
+    owner_fails(pick_follower(), true);
+    count = settled_world().count - count;
+    SIM_EXPECT(count == 1 || (count == 0 && has_died() && !had_died), "a failure costs %" PRId64 " restarts", count);
+}
+
+static void lose_one(void)
+{
+    int64_t count = read_world().count;
+
+    (void)kill_node(pick_follower());
+    SIM_EXPECT(settled_world().count == count, "a loss costs a restart");
+}
+
+/* No restart is left: the job is over with the next failure, or with the one after it if that one was excused. */
+static void fail_for_good(void)
+{
+    for (unsigned tries = 0; !s->closed_ever; tries++) {
+        SIM_EXPECT(tries < (has_died() ? 3 : 2), "the job goes on after its last failure");
+        owner_fails(pick_follower(), true);
+        run_until(s->now_us + 2 * s->lease_ms * MS);
+        settle();
+    }
+}
+
+/* All workers are done. If the leader was lost before it was, a spare does the work again. */
+static void succeed(uint64_t world)
+{
+    bool had_died = has_died();
+
+    for (unsigned tries = 0; !s->closed_ever; tries++) {
+        SIM_EXPECT(tries < (has_died() ? 3 : 2), "the job goes on after all were done");
+        for (unsigned i = 0; i < s->nodes_count; i++) {
+            struct node *node = &s->nodes[i];
+
+            if (!node->alive || node->owner != OWNER_RUNNING || node->report.end == MU_PART_END_DONE)
+                continue;
+            owner_is_done(node);
+            run_until(s->now_us + below(2 * MS));
+        }
+        run_until(s->now_us + 2 * s->lease_ms * MS);
+        settle();
+    }
+    SIM_EXPECT(read_world().id == world || (has_died() && !had_died && !check_has_done_mark(fatal.node)),
+               "a round begins after all were done");
+}
+
+static void check_verdict(bool succeeded)
+{
+    const struct key *key = etcd_get("job/closed");
+    struct mu_fold_closed closed = { .node = 0 };
+
+    SIM_EXPECT(key != NULL && mu_fold_closed_read(mu_buf_slice(&key->value), &closed, NULL) == 0 &&
+                   closed.has_verdict && closed.succeeded == succeeded,
+               "the job has another verdict, or none");
+    SIM_EXPECT(key->create == key->mod, "the verdict was written more than once");
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        SIM_EXPECT(!s->nodes[i].done || check_has_done_mark(&s->nodes[i]), "the done mark of node %u is gone", i);
+}
+
+/* A job with a failure and a loss. False: its leaders do not write that often, so nobody has died. */
+static bool run_killed(uint64_t seed, uint64_t at, bool takes_effect, bool succeeds)
+{
+    begin(seed);
+    memset(&fatal, 0, sizeof fatal);
+    fatal.at = at;
+    fatal.takes_effect = takes_effect;
+    sim_trace("a leader dies at its write %" PRIu64 ", which %s; then the job %s", at,
+              takes_effect ? "takes effect" : "does not take effect", succeeds ? "succeeds" : "fails");
+    s->lease_ms = 10000;
+    s->job_lease_ms = 60000;
+    s->ops_max = MU_FOLD_OPS_MIN;
+    s->max_restarts = 1;
+    s->calm = true;
+    owner_begin();
+    base = MU_RDZV_SETTINGS_DEFAULT;
+    base.nodes_min = 1;
+    base.nodes_max = MEMBERS;
+    for (unsigned i = 0; i < MEMBERS + 2; i++) /* with two spares: one is left when a member and the leader are gone */
+        (void)new_node(&base, below(100 * MS));
+    sim_at(s->now_us, tick, NULL);
+    SIM_EXPECT(settled_world().count == 0, "a restart is charged before anything has failed");
+    fail_once();
+    lose_one();
+    if (succeeds)
+        succeed(read_world().id);
+    else
+        fail_for_good();
+    check_verdict(succeeds);
+    SIM_EXPECT(fatal.writes < at || has_died(), "the leader lives");
+    clean_up();
+    return fatal.writes >= at;
+}
+
+static void run_kills(uint64_t seed, uint64_t first)
+{
+    uint64_t at = first, runs = 0;
+    unsigned died;
+
+    do {
+        died = 0;
+        for (unsigned i = 0; i < 4; i++, runs++) /* both ways to die, and both ends */
+            died += run_killed(seed, at, (i & 1) != 0, (i & 2) != 0);
+    } while (died > 0 && at++ > 0);
+    printf("%s: %" PRIu64 " jobs, whose leader dies at one of its %" PRIu64 " writes\n", owner_program, runs, at - 1);
 }
 
 /* ---- The command line ---- */
@@ -1055,7 +1287,7 @@ static bool take_faults(const char *list)
 int main(int argc, char **argv)
 {
     uint64_t seed = 0, seeds = 1, runs = 0;
-    const char *crowd = NULL;
+    const char *crowd = NULL, *kills = NULL;
     double limit = 0, start = sim_seconds(), took;
     bool given = false;
 
@@ -1080,6 +1312,8 @@ int main(int argc, char **argv)
             limit = strtod(value, NULL);
         else if (strcmp(argv[i - 1], "--crowd") == 0)
             crowd = value;
+        else if (strcmp(argv[i - 1], "--kills") == 0)
+            kills = value;
         else if (strcmp(argv[i - 1], "--place") == 0 && strcmp(value, "etcd") == 0)
             place_wanted = &place_etcd;
         else if (strcmp(argv[i - 1], "--place") == 0 && strcmp(value, "store") == 0)
@@ -1092,6 +1326,11 @@ int main(int argc, char **argv)
         seed = sim_fresh_seed();
     if (crowd != NULL) {
         run_crowds(seed, crowd);
+    } else if (kills != NULL) {
+        if (strtoull(kills, NULL, 0) == 0)
+            return usage();
+        for (; runs < seeds; runs++)
+            run_kills(seed + runs, strtoull(kills, NULL, 0));
     } else {
         do {
             run_seed(seed + runs);

@@ -19,10 +19,12 @@ enum { LEASE_MS = 10000, JOB_MS = 60000, FIRST_MS = 60000, MIN = 2, MAX = 3, JOB
 struct scene {
     struct mu_fold *fold;
     uint64_t now_ms, hold_ms;
+    bool own_hosts; /* each agent that is added has one; else all share one */
     char trace[2048];
     uint64_t load_id[2], take, write_id, grant_id, keep_id, look_id, drop_id; /* of the last effects */
     uint64_t seat_id, pages_id;                                               /* of reads that are under way */
     char doc[MU_FOLD_SMALL_MAX + 1], page[1024];                              /* as last written */
+    struct mu_fold_record record;                                             /* ... and so our own, */
     struct mu_fold_news news;                                                 /* ... and so these */
     struct mu_fold_closed closed;
     struct mu_fold_seat seats[8];
@@ -111,10 +113,11 @@ static inline void say_record(struct scene *s, struct mu_slice value)
     char text[64];
 
     assert_int_equal(mu_fold_record_read(value, &record, NULL), 0);
+    s->record = record;
     (void)snprintf(text, sizeof text, "(%s %" PRIx64, record.joining ? "join" : "stay", record.world);
     say(s, text);
     if (record.end.kind != MU_FOLD_END_NONE) {
-        static const char *const ends[] = { "", "failed", "done", "left" };
+        static const char *const ends[] = { "", "failed", "done", "again", "left", "lost" };
 
         (void)snprintf(text, sizeof text, "; %s %d at %d", ends[record.end.kind], (int)record.end.rank,
                        (int)record.end.at);
@@ -430,13 +433,24 @@ static inline void add_seat(struct scene *s, uint64_t world, int64_t rank)
     assert_int_equal(mu_fold_seat_write(&seat, add(s, key, 1, 1, JOB_LEASE)), 0);
 }
 
+/* All agents are on one host, or each is on its own. */
+static inline const char *name_of(const struct scene *s, uint64_t id, char name[static MU_FOLD_SHOWN_MAX])
+{
+    if (s->own_hosts)
+        (void)snprintf(name, MU_FOLD_SHOWN_MAX, "node%" PRIx64, id);
+    else
+        (void)snprintf(name, MU_FOLD_SHOWN_MAX, "host");
+    return name;
+}
+
 static inline void add_page(struct scene *s, uint64_t world, const uint64_t *members, size_t count)
 {
     struct mu_fold_member all[4];
     char key[MU_FOLD_KEY_MAX];
+    char names[4][MU_FOLD_SHOWN_MAX];
 
     for (size_t i = 0; i < count; i++)
-        all[i] = (struct mu_fold_member){ members[i], { mu_slice_str("host"), 1, 1 } };
+        all[i] = (struct mu_fold_member){ members[i], { mu_slice_str(name_of(s, members[i], names[i])), 1, 1 } };
     (void)snprintf(key, sizeof key, "member/%016" PRIx64 "/0000", world);
     assert_int_equal(mu_fold_page_write(all, count, add(s, key, 1, 1, JOB_LEASE)), 0);
 }
@@ -484,7 +498,7 @@ static inline void add_full_record(struct scene *s, uint64_t id, int64_t create,
 {
     char key[MU_FOLD_KEY_MAX];
 
-    (void)snprintf(record.name, sizeof record.name, "host");
+    (void)name_of(s, id, record.name);
     record.pid = record.local_id = 1;
     record.size = record.size > 0 ? record.size : 1;
     record.world_size = record.world_size > 0 ? record.world_size : 1;

@@ -31,28 +31,60 @@ static const struct {
       "lost a, b, c and 2 more; restarting with 3 nodes, no restart charged" },
     { { .lost = 1 }, 0, "lost a node", "lost a node; restarting with 3 nodes, no restart charged" },
     { { .lost = 4 }, 0, "lost 4 nodes", "lost 4 nodes; restarting with 3 nodes, no restart charged" },
-    /* Without one, the first failure is, and costs one restart. */
-    { { .failed = true, .failed_rank = 0, .failed_node = "node3", .failed_text = "exitcode 1" },
+    /* Without one, what was reported first is. A failure costs one restart. */
+    { { .first = MU_ATTRIBUTION_FAILED, .failed = true, .failed_rank = 0, .failed_node = "node3" },
       1,
       "rank 0's failure on node3",
       "rank 0's failure on node3; restarting with 3 nodes, restart 2 of 5" },
-    { { .failed = true, .failed_rank = 7, .failed_node = "node3", .left = 1, .left_node = "x", .newcomers = 1 },
+    { { .first = MU_ATTRIBUTION_FAILED,
+        .failed = true,
+        .failed_rank = 7,
+        .failed_node = "node3",
+        .failed_text = "rank 7 on node3 (local rank 1, pid 12) failed: exit code 1",
+        .left_node = "x",
+        .newcomers = 1 },
       1,
-      "rank 7's failure on node3",
-      "rank 7's failure on node3; restarting with 3 nodes, restart 2 of 5" },
-    /* Nodes that come and go cost nothing. */
-    { { .left = 1, .left_node = "node7", .left_text = "signal SIGTERM", .newcomers = 1, .newcomer = "node8" },
+      "rank 7 on node3 (local rank 1, pid 12) failed: exit code 1",
+      "rank 7 on node3 (local rank 1, pid 12) failed: exit code 1; restarting with 3 nodes, restart 2 of 5" },
+    /* Nodes that come and go cost nothing, nor does what that made others report. */
+    { { .first = MU_ATTRIBUTION_LEFT,
+        .left_node = "node7",
+        .left_text = "signal SIGTERM",
+        .newcomers = 1,
+        .newcomer = "node8" },
       0,
       "node7 left (signal SIGTERM)",
       "node7 left (signal SIGTERM); restarting with 3 nodes, no restart charged" },
+    { { .first = MU_ATTRIBUTION_LEFT,
+        .left_node = "node7",
+        .failed = true,
+        .failed_rank = 2,
+        .failed_node = "node3",
+        .failed_text = "exit code 1" },
+      0,
+      "node7 left",
+      "node7 left; rank 2's failure on node3 is a consequence; restarting with 3 nodes, no restart charged" },
+    { { .first = MU_ATTRIBUTION_AGAIN,
+        .failed = true,
+        .failed_rank = 2,
+        .failed_node = "node3",
+        .newcomers = 1,
+        .newcomer = "node8" },
+      0,
+      "node8 joins",
+      "node8 joins; rank 2's failure on node3 is a consequence; restarting with 3 nodes, no restart charged" },
+    { { .first = MU_ATTRIBUTION_AGAIN }, /* who wanted to join has gone again */
+      0,
+      "the round was joined anew",
+      "the round was joined anew; restarting with 3 nodes, no restart charged" },
     { { .newcomers = 1, .newcomer = "node8" },
       0,
-      "node8 joined",
-      "node8 joined; restarting with 3 nodes, no restart charged" },
+      "node8 joins",
+      "node8 joins; restarting with 3 nodes, no restart charged" },
     { { .newcomers = 3, .newcomer = "node8" },
       0,
-      "node8 and others joined",
-      "node8 and others joined; restarting with 3 nodes, no restart charged" },
+      "node8 and others join",
+      "node8 and others join; restarting with 3 nodes, no restart charged" },
     { { .lost = 0 },
       0,
       "the round was joined anew",
@@ -71,6 +103,20 @@ static void each_end_has_one_cause_one_cost_and_one_sentence(void **state)
         mu_attribution_why(&rows[i].a, 3, 2, 5, why);
         assert_string_equal(why, rows[i].why);
     }
+}
+
+/* However long the cause is. */
+static void a_job_that_fails_says_how_many_restarts_it_had(void **state)
+{
+    struct mu_attribution a = { .first = MU_ATTRIBUTION_FAILED, .failed = true, .failed_text = "rank 7 failed" };
+    char end[MU_FOLD_CAUSE_MAX];
+
+    (void)state;
+    mu_attribution_end(&a, 3, end);
+    assert_string_equal(end, "rank 7 failed; no restarts left (max restarts: 3)");
+    memset(a.failed_text, 'x', sizeof a.failed_text - 1);
+    mu_attribution_end(&a, INT64_MAX, end);
+    assert_non_null(strstr(end, "x; no restarts left (max restarts: 9223372036854775807)"));
 }
 
 static void one_node_is_said_so(void **state)
@@ -118,6 +164,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_end_has_one_cause_one_cost_and_one_sentence),
+        cmocka_unit_test(a_job_that_fails_says_how_many_restarts_it_had),
         cmocka_unit_test(one_node_is_said_so),
         cmocka_unit_test(long_names_leave_room_for_the_cost),
         cmocka_unit_test(a_loss_that_is_noticed_long_after_a_failure_did_not_cause_it),

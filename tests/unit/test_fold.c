@@ -293,7 +293,9 @@ static void a_record_in_doubt_is_given_up_with_its_lease(void **state)
     (void)leased(s, 11);
     assert_string_equal(failed(s, s->write_id), "drop lease, backend_down");
     assert_string_equal(passes(s, MU_FOLD_RETRY_MS * 2), "load job, take lease");
-    assert_string_equal(leased(s, 12), "backend_up, write [ job/folder absent] record(join 0) job/folder else record");
+    assert_string_equal(leased(s, 12),
+                        "backend_up, write [ job/folder absent, job/doc absent] record(join 0) job/folder "
+                        "else record");
 }
 
 /* ---- Folding ---- */

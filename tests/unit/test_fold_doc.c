@@ -184,6 +184,7 @@ static void news_are_read_as_they_were_written(void **state)
                                  .cause = "lost node0: no keep-alive for 10 s",
                                  .held = "node8",
                                  .held_ms = 29000,
+                                 .pause_ms = 4000,
                                  .last_call_ms = -1,
                                  .grace = true },
                         again = { .world = 0 };
@@ -199,7 +200,7 @@ static void news_are_read_as_they_were_written(void **state)
     assert_true(again.world == 5 && again.waiting == 2 && again.spares == 1 && again.joined == 4 && again.apart == 1);
     assert_true(again.newcomers == 2 && again.last_call_ms == -1 && again.grace);
     assert_string_equal(again.who, "node9");
-    assert_true(again.over && again.held_ms == 29000);
+    assert_true(again.over && again.held_ms == 29000 && again.pause_ms == 4000);
     assert_string_equal(again.cause, news.cause);
     assert_string_equal(again.held, "node8");
     assert_true(again.gone == 4 && again.missing == 2 && again.spans_count == 3 && again.lost_count == 3);
@@ -243,6 +244,7 @@ static void whatever_is_in_them_worlds_and_news_are_small(void **state)
                                  .newcomers = NODES_MAX,
                                  .over = true,
                                  .held_ms = INT64_MAX / 2,
+                                 .pause_ms = INT64_MAX / 2,
                                  .last_call_ms = INT64_MAX / 2 };
     struct mu_fold_world world = { .id = UINT64_MAX,
                                    .round = MU_DOC_ROUND_MAX,
@@ -430,7 +432,7 @@ static void other_versions_are_refused_by_name(void **state)
     ",\"waiting\":0,\"spares\":0,\"joined\":0,\"newcomers\":0," more "}"
 #define NEWS_WHY(cause, held) "\"over\":true,\"cause\":" cause ",\"held\":" held
 #define NEWS_MORE(more) NEWS_WHY("\"\"", "[\"\",0]") "," more
-#define NEWS_END NEWS_MORE("\"apart\":0,\"last_call_ms\":-1,\"grace\":false")
+#define NEWS_END NEWS_MORE("\"apart\":0,\"pause_ms\":0,\"last_call_ms\":-1,\"grace\":false")
 #define T10 "1,1,1,1,1,1,1,1,1,1"
 #define X50 "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
 #define X350 X50 X50 X50 X50 X50 X50 X50
@@ -542,8 +544,11 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { NEWS, NEWS_OF("1", "[]", "[1]", NEWS_END), "'lost'" },
         { NEWS, NEWS_OF("1", "[]", "[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\"]", NEWS_END), "'lost'" },
         { NEWS, NEWS_OF("0", "[]", "[]", NEWS_MORE("\"apart\":-1")), "'apart'" },
-        { NEWS, NEWS_OF("0", "[]", "[]", NEWS_MORE("\"apart\":0,\"last_call_ms\":-2")), "'last_call_ms'" },
-        { NEWS, NEWS_OF("0", "[]", "[]", NEWS_MORE("\"apart\":0,\"last_call_ms\":-1,\"grace\":0")), "'grace'" },
+        { NEWS, NEWS_OF("0", "[]", "[]", NEWS_MORE("\"apart\":0,\"pause_ms\":-1")), "'pause_ms'" },
+        { NEWS, NEWS_OF("0", "[]", "[]", NEWS_MORE("\"apart\":0,\"pause_ms\":0,\"last_call_ms\":-2")),
+          "'last_call_ms'" },
+        { NEWS, NEWS_OF("0", "[]", "[]", NEWS_MORE("\"apart\":0,\"pause_ms\":0,\"last_call_ms\":-1,\"grace\":0")),
+          "'grace'" },
         { NEWS, NEWS_OF("9", "[[1,1],[3,4]]", "[\"a\"]", NEWS_END), NULL },
         { NEWS, NEWS_OF("0", "[]", "[]", "\"apart\":0"), "'cause'" },
         { NEWS, NEWS_OF("0", "[]", "[]", NEWS_WHY("1", "[\"\",0]")), "'cause'" },

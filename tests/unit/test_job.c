@@ -49,7 +49,7 @@ static int tear_down(void **state)
 /* Keys without what all those of the round begin with. */
 static int show(const struct scene *s, char *text, size_t room, const struct mu_job_effect *effect)
 {
-    static const char *const ends[] = { "failed", "done", "left" };
+    static const char *const ends[] = { "failed", "done", "again", "left", "lost" };
     static const char *const whose[] = { "policy", "ranks", "completion", "key gc" };
     struct mu_slice key = effect->ask.key;
     size_t own = strlen(s->own);
@@ -441,7 +441,10 @@ static void what_the_leader_says_ends_the_round_in_its_own_words(void **state)
           "stop",
           "rank 9 failed on node2: exit code 1; restarting the group" },
         { MUSTER_RDZV_PEERS_LOST, { .round = 2, .cause = "of another round" }, "", "" },
-        { MUSTER_RDZV_WAITING, { .round = 3, .count = 1 }, "stop", "1 node wants to join; restarting the group" },
+        { MUSTER_RDZV_WAITING,
+          { .round = 3, .count = 1 },
+          "report again -1 '1 node wants to join', stop",
+          "1 node wants to join; restarting the group" },
         { MUSTER_RDZV_CLOSED,
           { .round = -1, .verdict = &all_bad },
           "stop",

@@ -361,6 +361,20 @@ static void whoever_is_removed_is_told_so(void **state)
     assert_int_equal(s->join.exit_code, 5);
 }
 
+static void a_node_that_removes_itself_says_why(void **state)
+{
+    struct scene *s = *state;
+    const struct muster_rdzv_event fenced = { .type = MUSTER_RDZV_REMOVED,
+                                              .cause = "etcd has acknowledged no keep-alive for 5 s" };
+
+    start(s, 5000, true, false);
+    joined(s, 20, 2);
+    assert_string_equal(told(s, 30, fenced), "out {\"event\": \"removed\", \"round\": 0}\n"
+                                             "err muster join: removed from 'job': etcd has acknowledged no keep-alive "
+                                             "for 5 s\n[over]");
+    assert_int_equal(s->join.exit_code, 5);
+}
+
 static void a_membership_that_fails_is_an_error(void **state)
 {
     struct scene *s = *state;
@@ -450,6 +464,7 @@ int main(void)
         TEST(a_signal_ends_the_hold_well),
         TEST(a_signal_cuts_parting_short),
         TEST(whoever_is_removed_is_told_so),
+        TEST(a_node_that_removes_itself_says_why),
         TEST(a_membership_that_fails_is_an_error),
         TEST(without_a_terminal_there_is_a_line_now_and_then),
         TEST(a_terminal_always_shows_how_it_stands),

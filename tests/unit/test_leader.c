@@ -1,7 +1,7 @@
 /* What nodes of an etcd-v3 rendezvous say of their workers, and what the leader makes of it: causes, restarts, ranks,
  * and the end of the job. */
 #include "fold_scene.h"
-#include "rdzv/slowdown.h"
+#include "rdzv/fold_parts.h"
 
 static const uint64_t three[] = { OTHER, ME, THIRD };
 
@@ -243,8 +243,8 @@ static void the_first_report_is_news_at_once(void **state)
     lead(s, us, 2);
     assert_non_null(strstr(fails(s, OTHER, 7, 0, false), "job/news(gone; waiting 0)"));
     assert_true(s->news.over);
-    assert_string_equal(s->news.cause, "rank 3's failure on host");
-    assert_string_equal(news_come(s, 30), "lost: rank 3's failure on host");
+    assert_string_equal(s->news.cause, "exitcode 1");
+    assert_string_equal(news_come(s, 30), "lost: exitcode 1");
     assert_string_equal(passes(s, 0), ""); /* once */
 }
 
@@ -260,7 +260,7 @@ static void a_failure_costs_a_restart_when_everybody_is_out(void **state)
     assert_non_null(strstr(fails(s, OTHER, 7, 40, true), "seat 22=0 seat 11=1 job/doc"));
     assert_int_equal(world_written(s).count, 1);
     assert_int_equal(world_written(s).max_restarts, 3);
-    assert_string_equal(world_written(s).why, "rank 3's failure on host; restarting with 2 nodes, restart 1 of 3");
+    assert_string_equal(world_written(s).why, "exitcode 1; restarting with 2 nodes, restart 1 of 3");
 }
 
 static void a_loss_is_free_and_excuses_failures(void **state)
@@ -289,6 +289,113 @@ static void a_loss_is_free_and_excuses_failures(void **state)
     }
 }
 
+/* Of a round that a member ended by itself, failures are consequences if they were reported after that. */
+static void what_was_reported_first_is_the_cause(void **state)
+{
+    static const struct {
+        struct mu_fold_end end; /* of OTHER; THIRD's worker fails at 41 */
+        bool goes;              /* and OTHER's record with it */
+        int64_t cost;
+        const char *why;
+    } rows[] = {
+        { { .kind = MU_FOLD_END_LEFT, .at = 40, .text = "SIGTERM" },
+          true,
+          0,
+          "host left (SIGTERM); rank 3's failure on host is a consequence; restarting with 2 nodes, no restart "
+          "charged" },
+        { { .kind = MU_FOLD_END_LEFT, .at = 42, .text = "SIGTERM" },
+          true,
+          1,
+          "exitcode 1; restarting with 2 nodes, restart 1 of 3" },
+        { { .kind = MU_FOLD_END_AGAIN, .at = 40, .text = "node9 wants to join" },
+          false,
+          0,
+          "the round was joined anew; rank 3's failure on host is a consequence; restarting with 3 nodes, no restart "
+          "charged" },
+        { { .kind = MU_FOLD_END_AGAIN, .at = 42, .text = "node9 wants to join" },
+          false,
+          1,
+          "exitcode 1; restarting with 3 nodes, restart 1 of 3" },
+        { { .kind = MU_FOLD_END_LOST, .at = 42, .text = "its launcher was killed" },
+          true,
+          0,
+          "lost host: its launcher was killed; rank 3's failure on host is a consequence; restarting with 2 nodes, no "
+          "restart charged" },
+        { { .kind = MU_FOLD_END_AGAIN, .at = 40, .text = "node9 wants to join" }, /* and then it is lost */
+          true,
+          0,
+          "lost host: no keep-alive for 10 s; rank 3's failure on host is a consequence; restarting with 2 nodes, no "
+          "restart charged" },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct scene *s = *state;
+
+        s->like.max_restarts = 3;
+        lead(s, three, 3);
+        add_end(s, OTHER, 7, false, rows[i].end);
+        (void)changed(s, MU_FOLD_NODES);
+        if (s->news.over)
+            (void)news_come(s, 43);
+        (void)fails(s, THIRD, 8, 41, false);
+        if (strstr(s->trace, "job/news") != NULL)
+            (void)news_come(s, 44);
+        assert_true(s->news.over);
+        if (rows[i].goes)
+            (void)deleted(s, MU_FOLD_NODES, "nodes/0000000000000022/0000000000000007", 45);
+        if (strstr(s->trace, "job/news") != NULL)
+            (void)news_come(s, 46);
+        (void)we_join(s);
+        if (!rows[i].goes) {
+            add_end(s, OTHER, 7, true, rows[i].end);
+            (void)changed(s, MU_FOLD_NODES);
+        }
+        assert_non_null(strstr(fails(s, THIRD, 8, 41, true), "job/doc"));
+        assert_int_equal(world_written(s).count, rows[i].cost);
+        assert_string_equal(world_written(s).why, rows[i].why);
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+/* Workers of nodes that go on would fail if they heard of it later. */
+static void a_node_that_makes_room_for_another_ends_the_round_for_all(void **state)
+{
+    struct scene *s = *state;
+
+    lead(s, us, 2);
+    add_record(s, THIRD, 8, 1, true, 0);
+    (void)changed(s, MU_FOLD_NODES);
+    assert_false(s->news.over);
+    assert_int_equal(s->news.waiting, 1);
+    (void)news_come(s, 30);
+    add_end(s, OTHER, 7, false, (struct mu_fold_end){ .kind = MU_FOLD_END_AGAIN, .at = 31, .text = "host joins" });
+    assert_non_null(strstr(changed(s, MU_FOLD_NODES), "job/news"));
+    assert_true(s->news.over);
+    assert_string_equal(s->news.cause, "host joins");
+    assert_string_equal(news_come(s, 32), "lost: host joins");
+}
+
+/* The leader before us had seen that they were lost. */
+static void a_new_leader_knows_of_losses_by_the_news(void **state)
+{
+    struct scene *s = *state;
+    const uint32_t gone[] = { 2 };
+
+    s->like.max_restarts = 3;
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_leader(s, ME, 6, 11);
+    add_doc(s, 7, 20, three, 3);
+    add_losses(s, 7, 25, gone, 1);
+    put_record(s, 11, 26);
+    (void)kept(s, true);
+    add_both(s);
+    (void)folds(s);
+    (void)we_join(s);
+    assert_non_null(strstr(fails(s, OTHER, 7, 40, true), "job/doc"));
+    assert_int_equal(world_written(s).count, 0);
+}
+
 static void without_a_restart_left_the_job_is_closed_when_nobody_is_in(void **state)
 {
     struct scene *s = *state;
@@ -300,7 +407,7 @@ static void without_a_restart_left_the_job_is_closed_when_nobody_is_in(void **st
     assert_string_equal(fails(s, OTHER, 7, 40, true),
                         "write [ job/folder mod 6, job/doc mod 20, job/closed absent] job/closed");
     assert_true(s->closed.has_verdict && !s->closed.succeeded);
-    assert_string_equal(s->closed.cause, "rank 3's failure on host");
+    assert_string_equal(s->closed.cause, "exitcode 1; no restarts left (max restarts: 0)");
 }
 
 static void after_rounds_that_fail_at_once_there_is_a_pause(void **state)
@@ -318,6 +425,162 @@ static void after_rounds_that_fail_at_once_there_is_a_pause(void **state)
     assert_null(strstr(passes(s, MU_SLOWDOWN_PAUSE_MS - 1), "seat"));
     assert_non_null(strstr(passes(s, 1), "seat 22=0"));
     assert_int_equal(world_written(s).crashes, 3);
+}
+
+static void a_pause_is_told_and_is_no_time_of_a_join(void **state)
+{
+    const struct mu_fold_news news = { .world = 7, .over = true, .last_call_ms = -1, .pause_ms = 30000 };
+    struct scene *s = *state;
+    char note[MU_WAITERS_NOTE_MAX];
+
+    be_member(s);
+    assert_non_null(strstr(asked(s, MU_FOLD_ON_JOIN), "progress"));
+    (void)passes(s, 599000);
+    add_full_news(s, 41, &news);
+    assert_non_null(strstr(changed(s, MU_FOLD_JOB), "progress"));
+    assert_string_equal(mu_fold_note(s->fold, note),
+                        "the last rounds failed within 10 s of their start; the next one begins in 30 s");
+    assert_null(strstr(passes(s, 600000 + 29999), "failed"));
+    assert_non_null(strstr(passes(s, 1), "failed ERDZV_TIMEOUT"));
+}
+
+/* ---- Nodes that come and go ---- */
+
+/* That node has had so many short stays. */
+static void stays_shortly(struct scene *s, const char *name, unsigned times)
+{
+    while (times-- > 0)
+        mu_slowdown_ended(&s->fold->lead.slowdown, name, 0, s->now_ms);
+}
+
+static unsigned short_stays(const struct scene *s, const char *name)
+{
+    const struct mu_slowdown_node *nodes = s->fold->lead.slowdown.nodes;
+
+    for (size_t i = 0; nodes != NULL && i < MU_SLOWDOWN_NODES_MAX; i++)
+        if (strcmp(nodes[i].name, name) == 0)
+            return nodes[i].short_stays;
+    return 0;
+}
+
+static void a_node_that_comes_and_goes_is_held_off_and_named(void **state)
+{
+    struct scene *s = *state;
+
+    s->own_hosts = true;
+    lead(s, us, 2);
+    stays_shortly(s, "node33", MU_SLOWDOWN_FLAPS);
+    add_record(s, THIRD, 8, 1, true, 0);
+    assert_string_equal(changed(s, MU_FOLD_NODES),
+                        "write [ job/folder mod 6, job/doc mod 20] job/news(gone; waiting 0; 1 spare, 0 apart)");
+    assert_string_equal(s->news.held, "node33");
+    assert_int_equal(s->news.held_ms, MU_SLOWDOWN_HOLD_MS);
+    assert_int_equal(s->news.spares, 1);
+    (void)news_come(s, 30);
+    (void)passes(s, MU_SLOWDOWN_HOLD_MS - 1);
+    assert_int_equal(s->news.waiting, 0);
+    assert_non_null(strstr(passes(s, 1), "job/news(gone; waiting 1)"));
+}
+
+static void nobody_is_held_off_where_the_others_are_too_few(void **state)
+{
+    struct scene *s = *state;
+
+    s->own_hosts = true;
+    lead(s, us, 2);
+    stays_shortly(s, "node22", MU_SLOWDOWN_FLAPS);
+    (void)fails(s, OTHER, 7, 0, false);
+    (void)news_come(s, 30);
+    s->like.max_restarts = 3;
+    (void)we_join(s);
+    back(s);
+    assert_string_equal(s->news.held, "");
+}
+
+static void who_is_held_off_does_not_time_out_meanwhile(void **state)
+{
+    const struct mu_fold_news news = {
+        .world = 7, .last_call_ms = -1, .spares = 1, .held = "host", .held_ms = MU_SLOWDOWN_HOLD_MAX_MS
+    };
+    struct scene *s = *state;
+
+    join_beside_a_leader(s);
+    add_doc(s, 7, 20, them, 2);
+    (void)changed(s, MU_FOLD_JOB);
+    (void)seated(s);
+    (void)passes(s, 1000);
+    add_full_news(s, 41, &news);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_null(strstr(passes(s, MU_SLOWDOWN_HOLD_MAX_MS + 599999), "failed"));
+    assert_non_null(strstr(passes(s, 1), "failed ERDZV_TIMEOUT"));
+}
+
+/* Only an end of its own doing is. */
+static void a_consequence_is_no_short_stay(void **state)
+{
+    for (int loss = 0; loss < 2; loss++) {
+        struct scene *s = *state;
+
+        s->own_hosts = true;
+        s->like.max_restarts = 3;
+        lead(s, three, 3);
+        (void)fails(s, OTHER, 7, 40, false);
+        (void)news_come(s, 41);
+        if (loss)
+            (void)deleted(s, MU_FOLD_NODES, "nodes/0000000000000033/0000000000000008", 42);
+        (void)we_join(s);
+        if (!loss)
+            add_record(s, THIRD, 8, 6, true, 7);
+        (void)fails(s, OTHER, 7, 40, true);
+        if (strstr(s->trace, "job/doc") == NULL)
+            (void)news_come(s, 62);
+        assert_int_equal(world_written(s).count, !loss);
+        assert_int_equal(short_stays(s, "node22"), !loss);
+        assert_int_equal(short_stays(s, "node33"), loss);
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+/* ---- The window ---- */
+
+static void with_a_window_seats_say_what_is_left_of_it(void **state)
+{
+    static const struct {
+        int64_t count, window_s, left;
+        size_t recent;
+    } rows[] = { { 5, 100, 2, 1 }, { 5, 0, 0, 0 }, { 1, 0, 2, 0 }, { 9, 100, 0, 3 } };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct scene *s = *state;
+
+        s->like = (struct mu_fold_world){ .count = rows[i].count,
+                                          .max_restarts = 3,
+                                          .window_s = rows[i].window_s,
+                                          .charges = { 50 },
+                                          .charges_count = rows[i].recent };
+        be_member(s);
+        assert_int_equal(mu_fold_seat(s->fold)->restarts_left, rows[i].left);
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+/* Who puts a world back may never have seen its document: records of those who stay say what the job's limits are. */
+static void who_stays_says_the_limits_of_the_job(void **state)
+{
+    static const struct mu_part_self self = { .role = "default", .local_world_size = 1, .max_restarts = 9 };
+    struct scene *s = *state;
+
+    s->like = (struct mu_fold_world){ .max_restarts = 3, .window_s = 100 };
+    mu_fold_introduce(s->fold, &self);
+    join_beside_a_leader(s);
+    assert_true(s->record.max_restarts == 9 && s->record.window_s == 0);
+    add_doc(s, 7, 20, us, 2);
+    (void)changed(s, MU_FOLD_JOB);
+    (void)seated(s);
+    (void)deleted(s, MU_FOLD_JOB, "job/doc", 30);
+    assert_true(s->record.max_restarts == 3 && s->record.window_s == 100);
 }
 
 static void restarts_older_than_the_window_do_not_count(void **state)
@@ -425,8 +688,18 @@ int main(void)
         TEST(the_first_report_is_news_at_once),
         TEST(a_failure_costs_a_restart_when_everybody_is_out),
         TEST(a_loss_is_free_and_excuses_failures),
+        TEST(what_was_reported_first_is_the_cause),
+        TEST(a_node_that_makes_room_for_another_ends_the_round_for_all),
+        TEST(a_new_leader_knows_of_losses_by_the_news),
         TEST(without_a_restart_left_the_job_is_closed_when_nobody_is_in),
         TEST(after_rounds_that_fail_at_once_there_is_a_pause),
+        TEST(a_pause_is_told_and_is_no_time_of_a_join),
+        TEST(a_node_that_comes_and_goes_is_held_off_and_named),
+        TEST(nobody_is_held_off_where_the_others_are_too_few),
+        TEST(who_is_held_off_does_not_time_out_meanwhile),
+        TEST(a_consequence_is_no_short_stay),
+        TEST(with_a_window_seats_say_what_is_left_of_it),
+        TEST(who_stays_says_the_limits_of_the_job),
         TEST(restarts_older_than_the_window_do_not_count),
         TEST(when_all_are_done_the_job_has_succeeded),
         TEST(the_verdict_is_known_to_who_comes_too_late),

@@ -54,7 +54,7 @@ static const struct {
 
 static size_t show(char *text, size_t room, const struct mu_completion_effect *e)
 {
-    static const char *const ends[] = { "failed", "done", "left" };
+    static const char *const ends[] = { "failed", "done", "again", "left", "lost" };
 
     switch (e->type) {
     case MU_COMPLETION_DO_REPORT:
@@ -131,7 +131,7 @@ struct table {
     const char *path; /* to the state */
     struct {
         const char *event, *trace;
-    } rows[36];
+    } rows[44];
 };
 
 static const struct table tables[] = {
@@ -178,8 +178,16 @@ static const struct table tables[] = {
         { "leave", "report left -1 'SIGTERM' -> watching" },
         { "leave|leave", "-> watching" },
         { "leave|worker failed", "-> watching" },
-        { "leave, killed", "report left -1 'its launcher was killed' -> watching" },
-        { "again", "-> watching" },
+        { "leave, killed", "report lost -1 'its launcher was killed' -> watching" },
+        { "worker failed|leave, killed", "report lost -1 'its launcher was killed' -> watching" },
+        { "leave|leave, killed", "-> watching" },
+        { "again", "report again -1 'lost node9' -> watching" },
+        { "waiting|again", "report again -1 'lost node9' -> watching" },
+        { "again|again", "-> watching" },
+        { "lost|again", "-> watching" }, /* the leader knows */
+        { "lost|stop|start|again", "report again -1 'lost node9' -> watching" },
+        { "worker failed|again", "-> watching" },
+        { "again|leave", "report left -1 'SIGTERM' -> watching" },
         { "again|worker failed", "report failed 7 'exit code 1' -> watching" },
         { "worker failed|stop|start|worker failed", "report failed 7 'exit code 1' -> watching" },
         { "listen", "-> watching" },

@@ -142,7 +142,11 @@ static void on_report(struct agent *a, const struct mu_part_report *report)
         a->reports_done = true;
         a->done = dice(2) == 0; /* at the latest when it is acknowledged */
         break;
+    case MU_PART_END_AGAIN:
+        job.over = true;
+        break;
     case MU_PART_END_LEFT:
+    case MU_PART_END_LOST:
         job.over = a->left = true;
         break;
     }
