@@ -105,10 +105,12 @@ void mu_agent_record(struct mu_agent *a, const struct mu_policy_effect *effect)
 
 void mu_agent_say_formed(const struct mu_agent *a, int64_t regroup_ms)
 {
+    const struct mu_policy *policy = mu_job_policy(a->job);
     struct mu_formed formed = { .round = a->info.round,
                                 .first = mu_agent_about_worker(a, 0),
                                 .regroup_ms = regroup_ms,
-                                .max_restarts = mu_policy_max_restarts(mu_job_policy(a->job)),
+                                .restarts_used = mu_policy_max_restarts(policy) - mu_policy_remaining_restarts(policy),
+                                .max_restarts = mu_policy_max_restarts(policy),
                                 .role = a->role,
                                 .event_log_handler = a->event_log_handler };
     char line[MU_FORMED_LINE_MAX];

@@ -36,7 +36,7 @@ void mu_formed_say(const struct mu_formed *formed, char line[static MU_FORMED_LI
     }
     if (formed->regroup_ms >= 0)
         mu_words_add(&w, "; regrouped in %" PRId64 ".%03" PRId64 " s, restarts used: %" PRId64 " of %" PRId64,
-                     formed->regroup_ms / 1000, formed->regroup_ms % 1000, first->restart_count, formed->max_restarts);
+                     formed->regroup_ms / 1000, formed->regroup_ms % 1000, formed->restarts_used, formed->max_restarts);
 }
 
 /* "  global_ranks=[16, 17, 18]": as many values as this node has workers, each `step` above the one before. */

@@ -13,7 +13,7 @@ struct mu_formed {                /* borrows texts */
     struct mu_agent_worker first; /* of this node's workers. Its local_world_size: how many they are; nodes may differ.
                                    * Its master_addr "": not known */
     int64_t regroup_ms;           /* since the group before it ended; -1: it is the first */
-    int64_t max_restarts;
+    int64_t restarts_used, max_restarts; /* used: that count against the maximum, which may be fewer than there were */
     /* For the result alone. */
     const char *role;
     const char *event_log_handler; /* NULL: not known, and not said */

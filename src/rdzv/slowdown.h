@@ -3,9 +3,9 @@
  * **Crash loop.** Rounds that fail within CRASH_MS of their start are followed by a pause, from the third in a row on:
  * 1 s, doubling to 30 s. How many there were is in the world, so the next leader knows.
  *
- * **Flapping.** A node whose last three stays each ended within FLAP_MS, because it was lost, left, or its worker
- * failed, is let in again only after 30 s, doubling to 10 min. The leader remembers that; a new one begins anew. Nobody
- * is held off where the job would have too few nodes.
+ * **Flapping.** A node whose last three stays each ended within FLAP_MS, because it was lost, left, or was charged with
+ * a failure, is let in again only after 30 s, doubling to 10 min. The leader remembers that; a new one begins anew.
+ * Nobody is held off where the job would have too few nodes.
  *
  * **Restart window.** With one, only restarts of the last so many seconds count against the maximum. The world has how
  * long ago each was when it was written: no clock of one node is another's. */

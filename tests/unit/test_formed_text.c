@@ -20,7 +20,7 @@
                    .restart_count = restarts,                                                                          \
                    .role_rank = role_first,                                                                            \
                    .role_world_size = role_workers },                                                                  \
-        .regroup_ms = ms, .max_restarts = max, .role = role_, .event_log_handler = handler,                            \
+        .regroup_ms = ms, .restarts_used = restarts, .max_restarts = max, .role = role_, .event_log_handler = handler, \
     }
 
 static void a_group_that_has_formed_is_one_line(void **state)
@@ -42,6 +42,17 @@ static void a_group_that_has_formed_is_one_line(void **state)
         { FORMED(1, 2, 2, 0, 0, 1, "10.0.0.5", 41234, 1500, 1, 3, UNSAID), /* the second group */
           "group formed: 2 nodes, 2 workers, round 1; this node: rank 0 (worker 0); master 10.0.0.5:41234; "
           "regrouped in 1.500 s, restarts used: 1 of 3" },
+        { { .first = { .group_world_size = 1,
+                       .world_size = 1,
+                       .local_world_size = 1,
+                       .master_addr = "",
+                       .restart_count = 9 },
+            .round = 9,
+            .regroup_ms = 10,
+            .restarts_used = 2, /* of the nine, in the window */
+            .max_restarts = 3 },
+          "group formed: 1 node, 1 worker, round 9; this node: rank 0 (worker 0); regrouped in 0.010 s, restarts used: "
+          "2 of 3" },
     };
 
     (void)state;
