@@ -1,7 +1,6 @@
 """What scripts/sim-mutants-engine, -etcd, -fold and -handler share: a machine's sources are changed on purpose, one
 mutant at a time, and the machine's simulator runs seeds on each until something breaks. What no simulated job suffers
-from is left to the machine's unit test."""
-import concurrent.futures
+from is left to the machine's unit tests."""
 import os
 import pathlib
 import re
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SECONDS_MAX = 600
@@ -16,6 +16,9 @@ CC = os.environ.get("CC", "cc")
 FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-w",
          *(f"-I{ROOT / folder}" for folder in ("src", "include", "tests/sim", "tests/unit", "tests/lib"))]
 BY_UNIT_TEST = "by unit test"
+UNIT_SECONDS_MAX = 60  # for one unit test; the slowest takes 2 s
+CORE = ROOT / "build/libmuster_core.a"
+LIBRARIES = ["-luv", "-ljansson", "-pthread", "-ldl"]
 FAILMALLOC = [f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "strdup", "strndup")]
 
 
@@ -24,20 +27,23 @@ def compile_to(target, source):
     return target
 
 
-class Hunt:
-    """`machine`: the sources that mutants change; `others`: the simulator's; the rest of src/rdzv is linked to them.
-    A mutant is (name, (what is replaced, by what), ..., options): each text must be in the machine's sources exactly
-    once; options are the simulator's, or BY_UNIT_TEST: then `unit_test` has to fail, and not the simulator."""
+def link(program, objects, *options):
+    """What is not among the objects comes from the release build."""
+    subprocess.run([CC, "-o", str(program), *map(str, objects), str(CORE), *options, *LIBRARIES], check=True)
 
-    def __init__(self, machine, others, mutants, seeds, unit_test=()):
+
+class Hunt:
+    """`machine`: the sources that mutants change; all others come from the release build. `simulator` and `unit_tests`:
+    names in tests/sim and tests/unit. A mutant is (name, (what is replaced, by what), ..., options): each text must be
+    in the machine's sources exactly once; options are the simulator's, or BY_UNIT_TEST: then one of `unit_tests` has to
+    fail, and not the simulator."""
+
+    def __init__(self, machine, simulator, mutants, seeds, unit_tests=()):
         self.name = pathlib.Path(sys.argv[0]).name
         self.machine = [ROOT / path for path in machine]
-        parts = ("arena", "base64", "buf", "error", "hash", "number", "rng", "words")
-        base = [ROOT / f"src/base/{name}.c" for name in parts]
-        pure = base + sorted((ROOT / "src/rdzv").glob("*.c"))
-        self.simulator = [ROOT / path for path in others]
-        self.unit_test = [ROOT / path for path in unit_test]
-        self.others = [path for path in pure if path not in self.machine]
+        self.simulator = [ROOT / f"tests/sim/{name}.c" for name in simulator]
+        self.unit_tests = [ROOT / f"tests/unit/{name}.c" for name in unit_tests]
+        self.test_library = [ROOT / "tests/lib/failmalloc.c"] if unit_tests else []
         self.mutants = mutants
         self.seeds = seeds
 
@@ -60,20 +66,26 @@ class Hunt:
         for path, text in texts.items():
             (folder / path.name).write_text(text)
             own.append(compile_to(folder / f"{path.stem}.o", folder / path.name))
-        by_unit_test = BY_UNIT_TEST in mutant
-        left_out = [*texts, *(self.simulator if by_unit_test else self.unit_test)]
-        rest = [target for path, target in objects.items() if path not in left_out]
-        self.link(folder / "sim", own + rest, [*FAILMALLOC, "-lcmocka"] if by_unit_test else [])
+        if BY_UNIT_TEST not in mutant:
+            link(folder / "sim", own + [objects[path] for path in self.simulator])
+        for path in self.unit_tests if BY_UNIT_TEST in mutant else []:
+            test = [objects[each] for each in [path, *self.test_library]]
+            link(folder / path.stem, own + test, *FAILMALLOC, "-lcmocka")
         return folder / "sim"
-
-    def link(self, program, objects, options):
-        subprocess.run([CC, "-o", str(program), *map(str, objects), *options, "-ljansson"], check=True)
 
     def test(self, program):
         """0 seeds, and which test failed; None when none did."""
-        run = subprocess.run([str(program)], capture_output=True, text=True, errors="replace", timeout=SECONDS_MAX)
-        failed = re.findall(r"^\[  FAILED  \] (\w+)$", run.stdout + run.stderr, re.MULTILINE)
-        return (0 if run.returncode != 0 else None), failed[0] if failed else f"ended with {run.returncode}"
+        for unit in (path.stem for path in self.unit_tests):
+            try:
+                run = subprocess.run([str(program.with_name(unit))], capture_output=True, text=True, errors="replace",
+                                     cwd=ROOT, timeout=UNIT_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                return 0, f"{unit} does not end"
+            if run.returncode != 0:
+                said = run.stdout + run.stderr
+                failed = re.findall(r"^\[  FAILED  \] (\w+)$", said, re.MULTILINE)
+                return 0, f"{unit}: {failed[0] if failed else f'ended with {run.returncode}'}"
+        return None, "no unit test fails"
 
     def hunt(self, program, mutant):
         """How many seeds it took, and what broke; None when nothing did."""
@@ -91,7 +103,8 @@ class Hunt:
         seed = re.search(r"^(?:seed |replay with: .* --seed )(\d\w*)", said, re.MULTILINE)
         broken = re.findall(r"^(?:[\d.]+ ms: |seed \d+, )(.*)", said, re.MULTILINE)
         last = (said.strip().splitlines() or [f"ended with {run.returncode}"])[-1]
-        return (int(seed.group(1), 0) + 1 if seed else 0), broken[-1] if broken else last
+        first = int(options[options.index("--seed") + 1], 0) if "--seed" in options else 0
+        return (int(seed.group(1), 0) - first + 1 if seed else 0), broken[-1] if broken else last
 
     def main(self):
         arguments = sys.argv[1:]
@@ -100,19 +113,22 @@ class Hunt:
         if arguments == ["--check"]:
             return 0
         chosen = [mutant for mutant in self.mutants if not arguments or arguments[0] in mutant[0]]
+        if not chosen:
+            return 0
         start, survivors = time.monotonic(), 0
-        with tempfile.TemporaryDirectory(prefix="muster-mutants-") as folder:
+        with tempfile.TemporaryDirectory(prefix="muster-mutants-") as folder, ThreadPoolExecutor(max_workers=2) as pool:
             work = pathlib.Path(folder)
-            sources = self.machine + self.others + self.simulator + self.unit_test
-            objects = {path: compile_to(work / f"{path.stem}.o", path) for path in sources}
-            for none in (("none",), ("none", BY_UNIT_TEST))[:2 if self.unit_test else 1]:
-                if self.hunt(self.build(work, objects, none), none)[0] is not None:
+            subprocess.run([ROOT / "scripts/build", "build", CORE.name], check=True)
+            sources = self.simulator + self.unit_tests + self.test_library
+            objects = dict(zip(sources, pool.map(lambda path: compile_to(work / f"{path.stem}.o", path), sources)))
+            for none in ("none",), ("none", BY_UNIT_TEST):
+                wanted = any((BY_UNIT_TEST in mutant) == (BY_UNIT_TEST in none) for mutant in chosen)
+                if wanted and self.hunt(self.build(work, objects, none), none)[0] is not None:
                     raise SystemExit(f"{self.name}: it fails without any mutation")
-            with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-                results = pool.map(lambda mutant: self.hunt(self.build(work, objects, mutant), mutant), chosen)
-                for mutant, (count, what) in zip(chosen, results):
-                    survivors += count is None
-                    found = "SURVIVES" if count is None else f"{count:5} seeds"
-                    print(f"{found:>12}  {mutant[0]}: {what}", flush=True)
+            results = pool.map(lambda mutant: self.hunt(self.build(work, objects, mutant), mutant), chosen)
+            for mutant, (count, what) in zip(chosen, results):
+                survivors += count is None
+                found = "SURVIVES" if count is None else f"{count:5} seeds"
+                print(f"{found:>12}  {mutant[0]}: {what}", flush=True)
         print(f"{self.name}: {len(chosen) - survivors} of {len(chosen)} found in {time.monotonic() - start:.0f} s")
         return 1 if survivors else 0
