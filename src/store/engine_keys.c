@@ -559,9 +559,11 @@ static bool is_put_deleted(const struct mu_engine_op *const *puts, size_t count,
 static enum mu_engine_code check_branch(struct mu_engine *e, struct branch branch)
 {
     const struct mu_engine_op **puts = malloc((branch.count + 1) * sizeof *puts);
-    enum mu_engine_code code = puts != NULL ? MU_ENGINE_OK : mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
+    enum mu_engine_code code = MU_ENGINE_OK;
     size_t count = 0;
 
+    if (puts == NULL)
+        return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
     for (size_t i = 0; code == MU_ENGINE_OK && i < branch.count; i++) {
         if (!is_op_valid(&branch.ops[i]))
             code = MU_ENGINE_INVALID;
