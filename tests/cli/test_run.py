@@ -790,7 +790,9 @@ def kill_agent(agent):
 
 
 def kill_keeper(agent):
+    """When this returns its agent can know."""
     os.kill(agent.keeper, signal.SIGKILL)
+    os.waitid(os.P_PID, agent.keeper, os.WEXITED | os.WNOWAIT)
 
 
 def kill_both(agent):

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from ports import free_port
 from raw import Raw, number, request, string, strings
 from serving import MUSTER, Command, environment, run, signals_blocked, until
 
@@ -31,7 +32,7 @@ def test_by_default_it_listens_on_every_address_of_both_families(serve):
 
 
 def test_an_ipv6_address_is_for_ipv6_only(serve):
-    server = serve("--host", "::")
+    server = serve("--host", "::", "--port", str(free_port()))  # which nobody has at 127.0.0.1 either
     assert run("store", "num-keys", "--endpoint", f"[::1]:{server.port}").code == 0
     with pytest.raises(ConnectionRefusedError):
         Raw(server)  # at 127.0.0.1
