@@ -285,11 +285,6 @@ void mu_dynamic_when_alone(struct muster_handler *handler, void (*alone)(void *c
         mu_server_when_alone(workers, alone, ctx);
 }
 
-static bool hosts_workers(const struct muster_handler *handler)
-{
-    return mu_boot_uv_workers_store(&((const struct mu_shell *)handler)->boot) != NULL;
-}
-
 /* ---- The end ---- */
 
 static void dynamic_destroy(struct mu_shell *shell)
@@ -359,10 +354,7 @@ static int dynamic_open_kv(struct muster_handler *handler, struct mu_kv **ret_kv
     return d->config.open_kv(d->config.open_kv_ctx, d->shell.loop, d->config.patience_ms, ret_kv, reterr);
 }
 
-static const struct muster_handler_ops dynamic_ops = {
-    MU_DYNAMIC_OPS("dynamic"),
-    .hosts = hosts_workers,
-};
+static const struct muster_handler_ops dynamic_ops = { MU_DYNAMIC_OPS("dynamic") };
 
 #define PART_OPS                                                                                                       \
     .part = &mu_rdzv_part, .request = dynamic_request, .answer = dynamic_answer, .own = dynamic_own,                   \

@@ -43,13 +43,10 @@ static struct v3 *v3_of(struct mu_shell *shell)
 static void tell_members(struct v3 *v, struct muster_rdzv_event *event, bool only_lost)
 {
     const struct mu_fold_members *members = mu_fold_names(v->fold);
-    size_t known = members != NULL ? members->count : 0, count = 0;
-    struct mu_node *nodes = calloc(known + 1, sizeof *nodes);
+    size_t room = members != NULL ? members->count : 0;
+    struct mu_node *nodes = calloc(room + 1, sizeof *nodes);
 
-    for (size_t i = 0; nodes != NULL && i < known; i++)
-        if (!only_lost || mu_fold_is_lost(v->fold, i))
-            nodes[count++] = members->items[i].node;
-    mu_shell_say_nodes(&v->shell, event, nodes, count);
+    mu_shell_say_nodes(&v->shell, event, nodes, nodes != NULL ? mu_fold_name(v->fold, only_lost, nodes, room) : 0);
     free(nodes);
 }
 

@@ -216,7 +216,7 @@ int mu_rdzv_blocking_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv
 /* What it was made of, and the store it was given, which is lent. NULL: it was not made of parameters. */
 const struct muster_rdzv_params *mu_rdzv_blocking_params(const struct muster_rdzv *rdzv,
                                                          struct muster_store **ret_store);
-/* static_uv.c: the same as mu_rdzv_blocking_start_twin(). */
+/* blocking_static_uv.c: the same as mu_rdzv_blocking_start_twin(). */
 bool mu_rdzv_is_static(const struct muster_rdzv *rdzv);
 int mu_rdzv_static_start_twin(struct uv_loop_s *loop, struct muster_rdzv *rdzv, muster_rdzv_listener *listener,
                               void *ctx, struct muster_handler **ret_handler, struct muster_error *reterr);

@@ -619,6 +619,17 @@ bool mu_fold_is_lost(const struct mu_fold *f, size_t rank)
            mu_fold_news_gone(&f->news, (int64_t)rank);
 }
 
+size_t mu_fold_name(const struct mu_fold *f, bool only_lost, struct mu_node *nodes, size_t room)
+{
+    const struct mu_fold_members *members = mu_fold_names(f);
+    size_t count = 0;
+
+    for (size_t i = 0; members != NULL && i < members->count && count < room; i++)
+        if (!only_lost || mu_fold_is_lost(f, i))
+            nodes[count++] = members->items[i].node;
+    return count;
+}
+
 int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, struct muster_error *reterr)
 {
     char id[MU_FOLD_ID_TEXT_MAX];

@@ -279,6 +279,8 @@ const struct mu_part_verdict *mu_fold_verdict(const struct mu_fold *fold);
 const struct mu_fold_members *mu_fold_names(const struct mu_fold *fold);
 /* Whether that rank of our world is lost, as far as the news say. */
 bool mu_fold_is_lost(const struct mu_fold *fold, size_t rank);
+/* The first `room` of them, or of those that are lost; returns how many. */
+size_t mu_fold_name(const struct mu_fold *fold, bool only_lost, struct mu_node *nodes, size_t room);
 
 struct mu_part_progress mu_fold_progress(const struct mu_fold *fold);
 const struct mu_waiters *mu_fold_crowd(const struct mu_fold *fold); /* as it was seen last in this wait */

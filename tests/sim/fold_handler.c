@@ -24,18 +24,15 @@ static struct handler *handler_of(struct node *node)
 
 /* ---- Telling ---- */
 
-/* Who is in the round, or is lost; what `nodes` has room for. */
-static size_t name_members(const struct node *node, bool only_lost, struct muster_node *nodes, size_t room)
+enum { NAMED_MAX = 64 };
+
+static size_t name_members(const struct node *node, bool only_lost, struct muster_node named[static NAMED_MAX])
 {
-    const struct mu_fold_members *members = mu_fold_names(node->fold);
-    size_t count = 0;
+    struct mu_node nodes[NAMED_MAX];
+    size_t count = mu_fold_name(node->fold, only_lost, nodes, NAMED_MAX);
 
-    for (size_t i = 0; members != NULL && i < members->count && count < room; i++) {
-        const struct mu_node *member = &members->items[i].node;
-
-        if (!only_lost || mu_fold_is_lost(node->fold, i))
-            nodes[count++] = (struct muster_node){ member->name.data, member->pid, member->local_id };
-    }
+    for (size_t i = 0; i < count; i++)
+        named[i] = (struct muster_node){ nodes[i].name.data, nodes[i].pid, nodes[i].local_id };
     return count;
 }
 
@@ -44,7 +41,7 @@ static void tell_owner(struct node *node, const struct mu_talk_effect *effect, c
     struct mu_talk_facts facts = { .news = news, .loss_cause = "lost", .verdict = mu_fold_verdict(node->fold) };
     struct muster_rdzv_event event = mu_talk_event(&handler_of(node)->talk, effect, &facts);
     struct muster_rdzv_info info = { .round = effect->round, .rank = mu_fold_rank(node->fold) };
-    struct muster_node nodes[64];
+    struct muster_node nodes[NAMED_MAX];
 
     if (effect->tell == MU_PART_TELL_JOINED) {
         SIM_EXPECT(mu_fold_world(node->fold) != NULL, "node %u is told of a world that it is not in", node->index);
@@ -54,8 +51,7 @@ static void tell_owner(struct node *node, const struct mu_talk_effect *effect, c
     }
     if (effect->tell == MU_PART_TELL_JOINED || effect->tell == MU_PART_TELL_LOST) {
         event.nodes = nodes;
-        event.nodes_count =
-            name_members(node, effect->tell == MU_PART_TELL_LOST, nodes, sizeof nodes / sizeof nodes[0]);
+        event.nodes_count = name_members(node, effect->tell == MU_PART_TELL_LOST, nodes);
     }
     agent_hear(node, &event);
 }

@@ -1125,6 +1125,25 @@ static void names_are_known_before_the_round_is_joined(void **state)
     assert_null(mu_fold_names(s->fold));
 }
 
+static void members_and_those_that_are_lost_are_named(void **state)
+{
+    static const uint32_t gone[] = { 0 };
+    struct scene *s = *state;
+    struct mu_node named[2];
+
+    assert_int_equal(mu_fold_name(s->fold, false, named, 2), 0); /* nobody wants names */
+    ask_names(s);
+    add_page(s, 7, us, 2);
+    assert_string_equal(ranged(s, &s->seat_id), "joined");
+    assert_int_equal(mu_fold_name(s->fold, false, named, 2), 2);
+    assert_int_equal(mu_fold_name(s->fold, false, named, 1), 1);
+    assert_int_equal(mu_fold_name(s->fold, true, named, 2), 0);
+    add_news(s, 7, 21, gone, 1, 0);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "lost");
+    assert_int_equal(mu_fold_name(s->fold, true, named, 2), 1);
+    assert_true(mu_slice_equal(named[0].name, mu_fold_names(s->fold)->items[0].node.name));
+}
+
 static void names_that_are_not_all_there_are_asked_for_again(void **state)
 {
     static const uint64_t nobody[] = { OTHER, 0 }, other_rank[] = { ME, OTHER }, twice[] = { ME, ME };
@@ -1898,6 +1917,7 @@ int main(void)
         TEST(an_answer_that_comes_when_there_is_no_document_is_dropped),
         TEST(a_seat_that_none_of_us_wrote_is_left),
         TEST(names_are_known_before_the_round_is_joined),
+        TEST(members_and_those_that_are_lost_are_named),
         TEST(names_that_are_not_all_there_are_asked_for_again),
         TEST(a_read_of_pages_that_fails_is_made_again),
         TEST(a_leader_of_another_world_reads_its_pages),
