@@ -56,7 +56,8 @@ struct mu_shell {
     const char *run_id; /* the handler's; so is the name of `me`, which ends with a NUL */
     struct mu_node me;
     int64_t nodes_min, nodes_max;
-    void *part; /* NULL while the back end is being looked for */
+    void *part;   /* NULL while the back end is being looked for */
+    void *driver; /* what the functions of `ops` work on, if that is not the handler itself */
     struct mu_boot_uv boot;
     struct mu_talk talk;
     uv_timer_t timer;
