@@ -321,7 +321,8 @@ struct mu_fold_event mu_engine_etcd3_lease_lost(uint64_t take, const struct must
     return (struct mu_fold_event){ .type = MU_FOLD_ON_LEASE_LOST,
                                    .id = take,
                                    .error = error,
-                                   .final = error->code == MUSTER_EINVAL || is_final(error->code, 0) };
+                                   .final = error->code == MUSTER_EINVAL || is_final(error->code, 0),
+                                   .refused = error->code == MUSTER_EINVAL || error->code == MUSTER_ELIMIT };
 }
 
 static struct mu_fold_kv seen(const struct mu_engine_etcd3_names *names, const struct mu_etcd3_kv *kv, bool deleted)
@@ -360,7 +361,7 @@ static struct mu_fold_event failed(const struct mu_engine_etcd3_asked *asked, in
 }
 
 bool mu_engine_etcd3_answer(const struct mu_engine_etcd3_names *names, const struct mu_engine_etcd3_asked *asked,
-                            int rc, const struct mu_etcd3_answer *answer, const struct muster_error *error,
+                            int rc, bool unsure, const struct mu_etcd3_answer *answer, const struct muster_error *error,
                             struct mu_fold_event *ret_event)
 {
     static const enum mu_fold_event_type answers[] = {
@@ -375,6 +376,7 @@ bool mu_engine_etcd3_answer(const struct mu_engine_etcd3_names *names, const str
         return false; /* for people only: the mark goes with its lease */
     if (rc < 0) {
         *ret_event = failed(asked, rc, answer->code, error);
+        ret_event->refused = !unsure && answer->code != 0;
         return true;
     }
     *ret_event = (struct mu_fold_event){ .type = answers[asked->type],

@@ -53,9 +53,9 @@ struct mu_engine_etcd3_asked { /* what is remembered of a request */
 
 struct mu_engine_etcd3_asked mu_engine_etcd3_asked(const struct mu_fold_effect *effect);
 
-/* Whether the machine hears of it: *ret_event. `answer` as in struct mu_etcd3_call. */
+/* Whether the machine hears of it: *ret_event. `unsure` and `answer` as in struct mu_etcd3_call. */
 bool mu_engine_etcd3_answer(const struct mu_engine_etcd3_names *names, const struct mu_engine_etcd3_asked *asked,
-                            int rc, const struct mu_etcd3_answer *answer, const struct muster_error *error,
+                            int rc, bool unsure, const struct mu_etcd3_answer *answer, const struct muster_error *error,
                             struct mu_fold_event *ret_event);
 /* The request failed; `code` is gRPC's, if etcd has answered, else 0. */
 struct mu_fold_event mu_engine_etcd3_failed(uint64_t id, int rc, int code, const struct muster_error *error);

@@ -163,7 +163,8 @@ static void on_done(struct mu_etcd3_call *call)
     if (e->loads[asked->scope] == order)
         e->loads[asked->scope] = NULL;
     mu_patience_learn(&e->patience, call->rc);
-    if (!e->closing && mu_engine_etcd3_answer(&e->names, asked, call->rc, &call->answer, &call->error, &event)) {
+    if (!e->closing &&
+        mu_engine_etcd3_answer(&e->names, asked, call->rc, call->unsure, &call->answer, &call->error, &event)) {
         if (start_watch(e, &event, &error) < 0) {
             mu_engine_etcd3_event_done(&event);
             event = mu_engine_etcd3_failed(asked->id, error.code, 0, &error);

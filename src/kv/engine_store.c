@@ -99,7 +99,7 @@ void mu_es_refuse_all(struct mu_engine_store *s)
 {
     mu_es_hang_up(s);
     if (s->lease.state != LEASE_NONE)
-        mu_es_lose_lease(s, true, &s->why);
+        mu_es_lose_lease(s, false, true, &s->why);
     MU_LIST_EACH_LEAVING (struct request, r, &s->requests, link)
         mu_es_fail(s, r, MU_ENGINE_OK, true, &s->why);
 }

@@ -82,7 +82,7 @@ static int on_attached(struct mu_engine_store *s, const struct mu_frame *frame, 
         lost = refusal(s, frame, "has ended our lease");
         if (s->is_another)
             (void)mu_fail(&lost, MUSTER_ELOST, "the store at %s has been started anew, and the lease is lost", s->peer);
-        mu_es_lose_lease(s, false, &lost);
+        mu_es_lose_lease(s, false, false, &lost);
     }
     mu_es_be_ready(s);
     return 0;
@@ -96,7 +96,7 @@ static void on_granted(struct mu_engine_store *s, const struct mu_frame *frame)
     s->cautious = frame->code != MU_ENGINE_OK;
     if (s->cautious) {
         lost = refusal(s, frame, "refuses a lease");
-        mu_es_lose_lease(s, mu_es_is_final(frame->code), &lost);
+        mu_es_lose_lease(s, true, mu_es_is_final(frame->code), &lost);
         return;
     }
     if (s->lease.state == LEASE_ASKED)
@@ -112,7 +112,7 @@ static void on_kept(struct mu_engine_store *s, const struct mu_frame *frame)
     if (frame->code == MU_ENGINE_OK || !mu_es_has_lease(s))
         return;
     lost = refusal(s, frame, "has ended our lease");
-    mu_es_lose_lease(s, false, &lost);
+    mu_es_lose_lease(s, false, false, &lost);
 }
 
 static int on_request_done(struct mu_engine_store *s, struct request *r, const struct mu_frame *frame,

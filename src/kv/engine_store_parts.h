@@ -128,7 +128,8 @@ bool mu_es_is_awaiting(const struct mu_engine_store *s); /* an answer of the eng
 
 bool mu_es_has_lease(const struct mu_engine_store *s); /* which the machine knows of */
 void mu_es_tell_leased(struct mu_engine_store *s);
-void mu_es_lose_lease(struct mu_engine_store *s, bool final, const struct muster_error *error);
+/* `refused`: it was not granted. */
+void mu_es_lose_lease(struct mu_engine_store *s, bool refused, bool final, const struct muster_error *error);
 
 /* Requests may follow HELLO at once, unless what comes of ATTACH decides about them. */
 bool mu_es_may_send(const struct mu_engine_store *s);

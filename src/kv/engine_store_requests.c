@@ -122,9 +122,11 @@ bool mu_es_is_final(uint32_t code)
 void mu_es_fail(struct mu_engine_store *s, struct request *r, uint32_t code, bool final,
                 const struct muster_error *error)
 {
-    struct mu_fold_event event = {
-        .type = MU_FOLD_ON_REQUEST_FAILED, .id = r->id, .final = final, .lease_gone = code == MU_ENGINE_NOT_FOUND
-    };
+    struct mu_fold_event event = { .type = MU_FOLD_ON_REQUEST_FAILED,
+                                   .id = r->id,
+                                   .final = final,
+                                   .refused = code != MU_ENGINE_OK,
+                                   .lease_gone = code == MU_ENGINE_NOT_FOUND };
 
     if (r->type == MU_FOLD_DO_LOOK_AROUND) {
         event.type = MU_FOLD_ON_CROWD;
@@ -173,9 +175,11 @@ static void forget_lease(struct mu_engine_store *s)
     s->grant_id = s->keep_id = s->attach_id = 0;
 }
 
-void mu_es_lose_lease(struct mu_engine_store *s, bool final, const struct muster_error *error)
+void mu_es_lose_lease(struct mu_engine_store *s, bool refused, bool final, const struct muster_error *error)
 {
-    struct mu_fold_event event = { .type = MU_FOLD_ON_LEASE_LOST, .id = s->lease.take, .final = final };
+    struct mu_fold_event event = {
+        .type = MU_FOLD_ON_LEASE_LOST, .id = s->lease.take, .final = final, .refused = refused
+    };
 
     assert(s->lease.state != LEASE_NONE);
     forget_lease(s);
@@ -485,7 +489,7 @@ void mu_es_expire(struct mu_engine_store *s)
     if ((s->lease.state == LEASE_WANTED || s->lease.state == LEASE_ASKED) && s->now_ms >= s->lease.until_ms) {
         error = mu_es_timed_out(s);
         (void)revoke(s, 0);
-        mu_es_lose_lease(s, false, &error);
+        mu_es_lose_lease(s, false, false, &error);
     }
 }
 

@@ -250,9 +250,10 @@ static void on_http_done(struct mu_http_request *http)
 
     call->error = http->error;
     call->rc = http->rc;
-    call->unsure = http->rc < 0 && http->unsure;
     if (http->rc == 0)
         read_answer(call);
+    /* What etcd refuses is not done, unless an earlier attempt was. */
+    call->unsure = call->rc < 0 && (http->unsure || (http->rc == 0 && call->answer.code == 0));
     mu_buf_done(&http->reply);
     if (call->rc < 0 && call->answer.code != 0 && !call->etcd->closing && logs_in_again(call))
         return;

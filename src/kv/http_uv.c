@@ -275,6 +275,7 @@ static void take_answer(struct work *work)
     }
     if (request->on_chunk == NULL) /* a stream that ends says nothing about its server */
         http->current = work->endpoint;
+    request->unsure = work->unsure;
     tell(work);
 }
 

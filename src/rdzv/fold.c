@@ -180,31 +180,50 @@ void mu_fold_back_off(struct mu_fold *f)
     f->retry_at_ms = f->now_ms + mu_rng_jitter(&f->rng, f->retry_ms, 50);
 }
 
-void mu_fold_is_heard(struct mu_fold *f)
+/* All is well again, and so it is told if it was not. */
+static void is_back(struct mu_fold *f)
 {
-    f->ever_heard = true;
+    enum away before = f->away;
+
     f->retry_ms = 0;
     f->retry_at_ms = 0;
-    if (!f->down)
+    f->away = AWAY_NOT;
+    if (before == AWAY_NOT)
         return;
-    f->down = false;
-    f->was_away = true;
+    f->was_away |= before == AWAY_SILENT;
     distrust_without_lease(f);
     (void)mu_fold_tell(f, MU_PART_TELL_BACKEND_UP);
 }
 
-static void is_away(struct mu_fold *f, const struct muster_error *error)
+/* An answer to a question does not mean that what was refused would be done now: that is tried at a pace of its own. */
+void mu_fold_is_heard(struct mu_fold *f)
 {
+    f->ever_heard = true;
+    if (f->away != AWAY_REFUSES)
+        is_back(f);
+}
+
+/* Something was done, or nothing is wanted any more. */
+void mu_fold_is_obeyed(struct mu_fold *f)
+{
+    f->ever_heard = true;
+    is_back(f);
+}
+
+/* `refuses`: etcd answers, but does not do what it is asked for. */
+static void is_away(struct mu_fold *f, bool refuses, const struct muster_error *error)
+{
+    enum away before = f->away;
+
+    f->away = refuses ? AWAY_REFUSES : AWAY_SILENT;
     if (error != NULL)
-        f->away = *error;
-    if (f->looking) {
+        f->why_away = *error;
+    if (f->looking && !refuses) {
         f->looking = false;
-        mu_fold_tell(f, MU_PART_TELL_LOOKED)->error = &f->away;
+        mu_fold_tell(f, MU_PART_TELL_LOOKED)->error = &f->why_away;
     }
-    if (f->down)
-        return;
-    f->down = true;
-    mu_fold_tell(f, MU_PART_TELL_BACKEND_DOWN)->error = &f->away;
+    if (before == AWAY_NOT)
+        mu_fold_tell(f, MU_PART_TELL_BACKEND_DOWN)->error = &f->why_away;
 }
 
 /* ---- Events ---- */
@@ -291,7 +310,7 @@ static void on_leased(struct mu_fold *f, const struct mu_fold_event *event)
     if (event->id == 0 || event->id != f->lease_take)
         return;
     assert(event->lease != 0);
-    mu_fold_is_heard(f);
+    mu_fold_is_obeyed(f);
     mu_fold_renewed(f, event);
     f->lease = event->lease;
     f->record_is = RECORD_MISSING;
@@ -326,7 +345,7 @@ static void on_lease_lost(struct mu_fold *f, const struct mu_fold_event *event)
     } else {
         mu_fold_back_off(f);
         if (!ends_join(f, event))
-            is_away(f, event->error);
+            is_away(f, event->refused, event->error);
     }
     f->lease_take = 0;
     f->lease = 0;
@@ -339,7 +358,7 @@ static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (!mu_fold_is_answer(event, &f->write_id))
         return;
-    mu_fold_is_heard(f);
+    mu_fold_is_obeyed(f);
     if (f->writing == RECORD) {
         f->record_is = f->lease_take == 0 || f->lease_take != f->write_take ? RECORD_MISSING
                        : f->record.joining                                  ? RECORD_JOINS
@@ -386,7 +405,7 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
             f->lease_was_lost = true;
         if (f->writing == RECORD && f->report == REPORT_SENT)
             f->report = REPORT_WANTED;
-        if ((f->writing == RECORD || f->lease_was_lost) && f->write_take == f->lease_take)
+        if (((f->writing == RECORD && !event->refused) || f->lease_was_lost) && f->write_take == f->lease_take)
             drop_lease(f, 0); /* a record in doubt must not come back later */
         if (f->writing == SEATS || f->writing == WORLD)
             mu_leader_give_up_world(f);
@@ -403,7 +422,7 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
     }
     mu_fold_back_off(f);
     if (!event->lease_gone && !ends_join(f, event))
-        is_away(f, event->error);
+        is_away(f, event->refused, event->error);
     if (event->final)
         refused(f, event->error);
 }
@@ -414,7 +433,7 @@ static void on_granted(struct mu_fold *f, const struct mu_fold_event *event)
         return;
     f->granted_job = event->lease;
     f->keep_at_ms = f->now_ms + f->job_lease_ms / 3;
-    mu_fold_is_heard(f);
+    mu_fold_is_obeyed(f);
 }
 
 static void on_kept(struct mu_fold *f, const struct mu_fold_event *event)
@@ -432,7 +451,7 @@ static void on_kept(struct mu_fold *f, const struct mu_fold_event *event)
 static void on_trouble(struct mu_fold *f, const struct mu_fold_event *event)
 {
     if (event->error != NULL)
-        is_away(f, event->error);
+        is_away(f, false, event->error);
     else
         mu_fold_is_heard(f);
 }
@@ -455,8 +474,8 @@ static void handle(struct mu_fold *f, const struct mu_fold_event *event)
     case MU_FOLD_ON_LOOK:
         f->active = true;
         f->looking = true;
-        if (f->down && f->job.loaded) /* no request is under way that would fail */
-            is_away(f, NULL);
+        if (f->away == AWAY_SILENT && f->job.loaded) /* no request is under way that would fail */
+            is_away(f, false, NULL);
         break;
     case MU_FOLD_ON_REPORT:
         on_report(f, event->report);

@@ -53,6 +53,7 @@
  * **Doubt.** A write without an answer may still happen. For the job's keys that is harmless: each write names the
  * revision that it replaces, so the keys are read again and what is to be done is decided anew. A record could come
  * back over a newer one: so it is given up with its lease, whose id is in its key, and written again under a new one.
+ * A write that was refused, as by an etcd without space, leaves no doubt: it is made again, under the same lease.
  *
  * **etcd was away.** Nothing is judged meanwhile, and etcd gives every lease its full time again. If our lease was
  * lost, or etcd has lost its data, we take a new one, write our record again (same identity, and which rank we have in
@@ -104,21 +105,22 @@ struct mu_fold_kv {
 
 #define MU_FOLD_EVENTS(X)                                                                                              \
     MU_PART_EVENTS(X)                                                                                                  \
-    X(REPORT, "report")                 /* asked: report */                                                            \
-    X(LOADED, "loaded")                 /* LOAD's answer: kvs, all keys of that scope; changes follow from there on */ \
-    X(CHANGED, "changed")               /* scope, kvs, in order */                                                     \
-    X(STALE, "stale")                   /* scope: changes were missed; none come before it is loaded again */          \
-    X(TROUBLE, "trouble")               /* etcd cannot be heard: error; or can again: NULL */                          \
-    X(LEASED, "leased")                 /* TAKE_LEASE's answer: lease, sent_ms */                                      \
-    X(RENEWED, "renewed")               /* it was kept alive: id: of TAKE_LEASE, sent_ms. Only if somebody wants it */ \
-    X(LEASE_LOST, "lease lost")         /* ... or it was lost, now or later: error */                                  \
-    X(DROPPED, "dropped")               /* DROP_LEASE's answer, whatever came of it */                                 \
-    X(RANGED, "ranged")                 /* RANGE's answer: kvs */                                                      \
-    X(WROTE, "wrote")                   /* WRITE's answer: held: its compares did, and `ops` were made; revision */    \
-    X(GRANTED, "granted")               /* GRANT_JOB's answer: lease */                                                \
-    X(KEPT, "kept")                     /* KEEP_JOB's answer: held: the lease is there */                              \
-    X(CROWD, "crowd")                   /* LOOK_AROUND's answer: kvs; held: our mark is under `lease`. Or error */     \
-    X(REQUEST_FAILED, "request failed") /* LOAD, RANGE, WRITE, GRANT_JOB, KEEP_JOB: error; perhaps it was done */
+    X(REPORT, "report")         /* asked: report */                                                                    \
+    X(LOADED, "loaded")         /* LOAD's answer: kvs, all keys of that scope; changes follow from there on */         \
+    X(CHANGED, "changed")       /* scope, kvs, in order */                                                             \
+    X(STALE, "stale")           /* scope: changes were missed; none come before it is loaded again */                  \
+    X(TROUBLE, "trouble")       /* etcd cannot be heard: error; or can again: NULL */                                  \
+    X(LEASED, "leased")         /* TAKE_LEASE's answer: lease, sent_ms */                                              \
+    X(RENEWED, "renewed")       /* it was kept alive: id: of TAKE_LEASE, sent_ms. Only if somebody wants it */         \
+    X(LEASE_LOST, "lease lost") /* ... or it was lost, now or later: error */                                          \
+    X(DROPPED, "dropped")       /* DROP_LEASE's answer, whatever came of it */                                         \
+    X(RANGED, "ranged")         /* RANGE's answer: kvs */                                                              \
+    X(WROTE, "wrote")           /* WRITE's answer: held: its compares did, and `ops` were made; revision */            \
+    X(GRANTED, "granted")       /* GRANT_JOB's answer: lease */                                                        \
+    X(KEPT, "kept")             /* KEEP_JOB's answer: held: the lease is there */                                      \
+    X(CROWD, "crowd")           /* LOOK_AROUND's answer: kvs; held: our mark is under `lease`. Or error */             \
+    X(REQUEST_FAILED,                                                                                                  \
+      "request failed") /* LOAD, RANGE, WRITE, GRANT_JOB, KEEP_JOB: error; perhaps it was done, unless `refused` */
 
 enum mu_fold_event_type {
 #define X(name, text) MU_FOLD_ON_##name,
@@ -140,6 +142,7 @@ struct mu_fold_event { /* borrows what it points to */
     int64_t revision; /* WROTE: of what was put */
     const struct muster_error *error;
     bool final;      /* REQUEST_FAILED, LEASE_LOST: trying again does not help (refused, not allowed, ...) */
+    bool refused;    /* REQUEST_FAILED, LEASE_LOST: the other side has answered that it does not do it */
     bool lease_gone; /* REQUEST_FAILED: etcd has answered that it has no such lease; nothing was done */
 };
 

@@ -103,8 +103,8 @@ void mu_fold_say_timeout(struct mu_fold *f)
     struct mu_part_progress seen = mu_fold_progress(f);
     char text[MU_TIMEOUT_TEXT_MAX], note[MU_WAITERS_NOTE_MAX];
 
-    if (f->down) {
-        f->error = f->away;
+    if (f->away != AWAY_NOT) {
+        f->error = f->why_away;
         f->error.code = MUSTER_ERDZV_TIMEOUT;
         (void)mu_wrap(&f->error, f->error.code, "timed out after %" PRIu64 " s: etcd cannot be used",
                       f->settings.join_ms / 1000);

@@ -148,8 +148,8 @@ static void observe_deadline(struct mu_fold *f)
 {
     if (f->phase != MU_FOLD_JOINING)
         return;
-    if (!f->ever_heard && mu_fold_is_due(f, f->first_until_ms) && f->down) {
-        f->error = f->away;
+    if (!f->ever_heard && mu_fold_is_due(f, f->first_until_ms) && f->away != AWAY_NOT) {
+        f->error = f->why_away;
         f->error.code = MUSTER_ERDZV_CONNECTION;
         (void)mu_wrap(&f->error, f->error.code, "etcd could not be used within %" PRIu64 " s", f->first_ms / 1000);
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
@@ -196,7 +196,7 @@ static void observe_member(struct mu_fold *f)
         news->cause = f->news.cause;
     }
     /* Not while etcd is away: workers would be stopped for a round that cannot come. */
-    if (f->news.waiting > 0 && !f->told_waiting && !mu_fold_has(f, JOB_CLOSED) && !f->down &&
+    if (f->news.waiting > 0 && !f->told_waiting && !mu_fold_has(f, JOB_CLOSED) && f->away == AWAY_NOT &&
         mu_fold_is_due(f, f->joined_ms + f->world.hold_ms)) {
         struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_WAITING);
 
@@ -242,7 +242,7 @@ void mu_fold_observe(struct mu_fold *f)
                       f->settings.close_ms / 1000);
         mu_fold_tell_failed(f, MU_PART_ON_CLOSE);
     }
-    if (f->looking && f->job.loaded && !f->down) {
+    if (f->looking && f->job.loaded && f->away != AWAY_SILENT) {
         struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_LOOKED);
 
         f->looking = false;

@@ -60,6 +60,13 @@ struct seat {
  *   NONE --report--> WANTED <--> SENT --acknowledged: told--> NONE */
 enum report_state { REPORT_NONE, REPORT_WANTED, REPORT_SENT };
 
+/* Whether etcd does what it is asked for. */
+enum away {
+    AWAY_NOT,
+    AWAY_SILENT,  /* it cannot be heard */
+    AWAY_REFUSES, /* it answers, and refuses what has to be done: it has no space, for example */
+};
+
 /* Our record in etcd, as it was last written. */
 enum record_state { RECORD_MISSING, RECORD_JOINS, RECORD_STAYS };
 enum { OPS_MAX = 3 }; /* of a write that is no world */
@@ -156,7 +163,8 @@ struct mu_fold {
     bool lease_was_lost;
     uint64_t fence_ms, renewed_ms; /* when what renewed our lease last was sent */
     char fence_text[64];
-    bool was_away;               /* etcd, since job/ was read */
+    enum away away;              /* etcd */
+    bool was_away;               /* ... SILENT, since job/ was read */
     enum record_state record_is; /* under this lease; if there is one, it names this world: */
     uint64_t written_world;
     int64_t record_mod; /* its revision */
@@ -178,7 +186,7 @@ struct mu_fold {
     uint64_t joined_ms, deadline_ms, close_deadline_ms;
     uint64_t drop_id;     /* LEAVING */
     uint64_t leave_by_ms; /* a MEMBER that is to leave, once its report is written; 0: it is not */
-    bool closing, looking, told_closed, told_waiting, was_leader, down;
+    bool closing, looking, told_closed, told_waiting, was_leader;
     uint64_t told_closed_in; /* which world; 0: we were in none */
     struct mu_part_progress told;
     bool has_told;
@@ -210,7 +218,7 @@ struct mu_fold {
     struct mu_buf value, mark, waiting, killed_mark;
     char killed_key[MU_FOLD_KEY_MAX];
     char key[MU_FOLD_KEY_MAX], done_key[MU_FOLD_KEY_MAX], look_key[MU_FOLD_KEY_MAX], goodbye_key[MU_FOLD_KEY_MAX];
-    struct muster_error error, away;
+    struct muster_error error, why_away;
 };
 
 /* fold.c */
@@ -225,6 +233,7 @@ void mu_fold_note_left(struct mu_fold *f, uint64_t world);
 void mu_fold_tell_failed(struct mu_fold *f, enum mu_part_event_type asked);
 void mu_fold_back_off(struct mu_fold *f);
 void mu_fold_is_heard(struct mu_fold *f);
+void mu_fold_is_obeyed(struct mu_fold *f);
 void mu_fold_distrust(struct view *view);
 void mu_fold_become_idle(struct mu_fold *f);
 

@@ -326,6 +326,13 @@ static void look_around(struct mu_fold *f)
     effect->lease = f->lease;
 }
 
+/* Not even what was refused. A leader always wants something: at least its job's lease kept. */
+static bool wants_nothing(const struct mu_fold *f)
+{
+    return f->job.loaded && !mu_fold_is_leader(f) && f->write_id == 0 && f->grant_id == 0 &&
+           (f->lease != 0 || f->lease_take == 0);
+}
+
 void mu_fold_drive(struct mu_fold *f)
 {
     mu_leader_drive(f);
@@ -338,4 +345,6 @@ void mu_fold_drive(struct mu_fold *f)
         (void)mu_fold_request(f, MU_FOLD_DO_TAKE_LEASE, &f->lease_take);
     mu_fold_seat_ask(f);
     write_something(f);
+    if (f->away == AWAY_REFUSES && wants_nothing(f))
+        mu_fold_is_obeyed(f);
 }

@@ -371,6 +371,14 @@ static inline const char *failed(struct scene *s, uint64_t id)
     return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED, .id = id, .error = &error });
 }
 
+static inline const char *refused(struct scene *s, uint64_t id)
+{
+    struct muster_error error = { .code = MUSTER_ELIMIT, .text = "database space exceeded" };
+
+    return step(
+        s, (struct mu_fold_event){ .type = MU_FOLD_ON_REQUEST_FAILED, .id = id, .error = &error, .refused = true });
+}
+
 static inline const char *lease_gone(struct scene *s, uint64_t id)
 {
     const struct muster_error error = { .code = MUSTER_EINVAL, .text = "no such lease" };

@@ -318,13 +318,14 @@ static void a_will_that_is_too_long_is_none(void **state)
 /* ---- Answers ---- */
 
 static struct mu_fold_event told;
+static bool unsure; /* an attempt may have been carried out */
 
 static bool hears(enum mu_fold_effect_type type, int rc, struct mu_etcd3_answer answer)
 {
     static const struct muster_error error = { .code = MUSTER_ELOST };
     const struct mu_engine_etcd3_asked asked = { .type = type, .id = 5, .scope = MU_FOLD_NODES, .lease = 7 };
 
-    return mu_engine_etcd3_answer(&names, &asked, rc, &answer, &error, &told);
+    return mu_engine_etcd3_answer(&names, &asked, rc, unsure, &answer, &error, &told);
 }
 
 static void each_answer_is_an_event(void **state)
@@ -342,6 +343,18 @@ static void each_answer_is_an_event(void **state)
     assert_true(told.type == MU_FOLD_ON_KEPT && !told.held);
 }
 
+static void what_etcd_refuses_was_not_done_unless_an_attempt_before_was(void **state)
+{
+    const struct mu_etcd3_answer full = { .code = MU_ETCD3_EXHAUSTED }, none = { .code = 0 };
+
+    (void)state;
+    assert_true(hears(MU_FOLD_DO_WRITE, MUSTER_ELIMIT, full) && told.refused);
+    assert_true(hears(MU_FOLD_DO_WRITE, MUSTER_ECONNECT, none) && !told.refused);
+    unsure = true;
+    assert_true(hears(MU_FOLD_DO_WRITE, MUSTER_ELIMIT, full) && !told.refused);
+    unsure = false;
+}
+
 static void a_failure_is_told_unless_it_was_for_people_only(void **state)
 {
     static const enum mu_fold_effect_type types[] = { MU_FOLD_DO_LOAD, MU_FOLD_DO_WRITE, MU_FOLD_DO_GRANT_JOB,
@@ -355,6 +368,7 @@ static void a_failure_is_told_unless_it_was_for_people_only(void **state)
     }
     assert_true(hears(MU_FOLD_DO_LOOK_AROUND, MUSTER_EINVAL, gone));
     assert_true(told.type == MU_FOLD_ON_CROWD && told.id == 5 && told.error != NULL && !told.held);
+    assert_true(told.refused);
     assert_false(hears(MU_FOLD_DO_UNMARK, MUSTER_EINVAL, gone));
     assert_false(hears(MU_FOLD_DO_UNMARK, 0, (struct mu_etcd3_answer){ .succeeded = true }));
 }
@@ -520,6 +534,7 @@ int main(void)
         SCENE(every_error_of_etcd_is_final_or_tried_again),
         SCENE(without_an_answer_of_etcd_only_what_is_no_etcd_is_final),
         SCENE(each_answer_is_an_event),
+        SCENE(what_etcd_refuses_was_not_done_unless_an_attempt_before_was),
         SCENE(a_failure_is_told_unless_it_was_for_people_only),
         SCENE(a_load_brings_keys_without_the_prefix),
         SCENE(looking_around_brings_records_and_the_marks_of_others),

@@ -298,6 +298,59 @@ static void a_record_in_doubt_is_given_up_with_its_lease(void **state)
                         "else record");
 }
 
+/* Nothing of it can come later: the node keeps its lease, and its record stays what it was. */
+static void a_record_that_is_refused_is_written_again_under_its_lease(void **state)
+{
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_leader(s, OTHER, 5, 22);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 11);
+    assert_string_equal(refused(s, s->write_id), "backend_down");
+    assert_string_equal(passes(s, MU_FOLD_RETRY_MS * 2), "load job, write [ job/folder absent, job/doc absent]"
+                                                         " record(join 0) job/folder else record");
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "");
+    assert_string_equal(wrote(s, true, 30), "backend_up");
+}
+
+/* Reads go through, and are no reason to try it faster, nor to say each time that all is well. */
+static void what_is_refused_is_tried_ever_more_slowly_and_told_once(void **state)
+{
+    struct scene *s = *state;
+    uint64_t since_ms, waited_ms = 0;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_leader(s, OTHER, 5, 22);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 11);
+    assert_string_equal(refused(s, s->write_id), "backend_down");
+    for (int i = 0; i < 10; i++) {
+        since_ms = s->now_ms;
+        while (strstr(passes(s, 1), "record(join 0)") == NULL)
+            assert_null(strstr(s->trace, "backend"));
+        waited_ms = s->now_ms - since_ms;
+        assert_null(strstr(loaded(s, MU_FOLD_JOB), "backend"));
+        assert_string_equal(refused(s, s->write_id), "");
+    }
+    assert_in_range(waited_ms, MU_FOLD_RETRY_MAX_MS / 2, MU_FOLD_RETRY_MAX_MS * 2);
+}
+
+/* A node that gives up what was refused has nothing to complain of. */
+static void what_was_refused_and_is_not_wanted_any_more_is_forgotten(void **state)
+{
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_leader(s, OTHER, 5, 22);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 11);
+    assert_string_equal(refused(s, s->write_id), "backend_down");
+    assert_string_equal(asked(s, MU_FOLD_ON_LEAVE), "drop lease");
+    assert_string_equal(passes(s, MU_FOLD_RETRY_MAX_MS), "load job");
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "backend_up");
+}
+
 /* ---- Folding ---- */
 
 static void the_maximum_completes_a_round_at_once(void **state)
@@ -1859,6 +1912,9 @@ int main(void)
         TEST(an_etcd_that_has_not_answered_is_the_cause_of_a_timeout),
         TEST(a_refusal_is_final),
         TEST(a_record_in_doubt_is_given_up_with_its_lease),
+        TEST(a_record_that_is_refused_is_written_again_under_its_lease),
+        TEST(what_is_refused_is_tried_ever_more_slowly_and_told_once),
+        TEST(what_was_refused_and_is_not_wanted_any_more_is_forgotten),
         TEST(the_maximum_completes_a_round_at_once),
         TEST(the_minimum_waits_for_the_last_call),
         TEST(what_is_read_again_does_not_prolong_the_last_call),
