@@ -335,10 +335,9 @@ static void on_told(struct mu_talk *t, const struct mu_part_news *news, uint64_t
     case MU_PART_TELL_REMOVED:
         on_round_news(t, news, now_ms, out);
         break;
-    case MU_PART_TELL_CLOSED: /* an answer is not kept back */
-        if (t->state == MU_TALK_BOOTING && news->asked != MU_PART_ON_CLOSE)
-            t->closed = true;
-        else
+    case MU_PART_TELL_CLOSED: /* kept back as news of the round; an answer is told now, too */
+        t->closed |= t->state == MU_TALK_BOOTING;
+        if (t->state != MU_TALK_BOOTING || news->asked == MU_PART_ON_CLOSE)
             tell(t, MU_PART_TELL_CLOSED, out)->asked = news->asked;
         break;
     case MU_PART_TELL_LEFT:

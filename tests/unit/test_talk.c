@@ -317,6 +317,7 @@ static const struct table tables[] = {
         { "booted", "tell joined -> joined" },
         { "waiting, booted", "tell joined tell waiting -> joined" },
         { "closed, booted", "tell joined tell closed -> joined" },
+        { "closed by us, booted", "tell joined tell closed -> joined" }, /* the round does not know it yet */
         { "closed, waiting, booted", "tell joined tell waiting tell closed -> joined" },
         { "boot failed", "-> giving up" },
         { "waiting", "-> booting" },
