@@ -318,7 +318,7 @@ def test_a_group_of_which_some_always_fail_uses_up_its_restarts(places, backend)
     # Whoever was not stopped before it had begun was there each time.
     started = {path.name for path in place.job.directory.glob("[0-9].[0-9]")}
     assert {name[0] for name in started} == {"0", "1", "2"}
-    assert len(re.findall(r"rank [13] on \S+ \(local rank [13], pid \d+\) failed: exit code 5", node.err)) == 3
+    assert len(re.findall(r"error: rank [13] on \S+ \(local rank [13], pid \d+\) failed: exit code 5", node.err)) == 3
     assert not place.job.left()
 
 
