@@ -401,11 +401,14 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
     if (mu_fold_is_answer(event, &f->write_id)) {
         bool ours = f->writing == RECORD || f->writing == CROWN;
 
-        if (ours && event->lease_gone && f->lease != 0 && f->write_take == f->lease_take)
+        bool doubtful = f->writing == RECORD && !event->refused;
+
+        /* Without an answer nobody knows either whether etcd still has what it had. */
+        if (f->lease != 0 && f->write_take == f->lease_take && (doubtful || (ours && event->lease_gone)))
             f->lease_was_lost = true;
         if (f->writing == RECORD && f->report == REPORT_SENT)
             f->report = REPORT_WANTED;
-        if (((f->writing == RECORD && !event->refused) || f->lease_was_lost) && f->write_take == f->lease_take)
+        if ((doubtful || f->lease_was_lost) && f->write_take == f->lease_take)
             drop_lease(f, 0); /* a record in doubt must not come back later */
         if (f->writing == SEATS || f->writing == WORLD)
             mu_leader_give_up_world(f);

@@ -298,6 +298,28 @@ static void a_record_in_doubt_is_given_up_with_its_lease(void **state)
                         "else record");
 }
 
+/* While nothing was heard etcd may have lost what the others have written: they have a lease's time to do it again. */
+static void who_had_a_record_in_doubt_judges_nobody_for_a_lease(void **state)
+{
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    (void)loaded(s, MU_FOLD_JOB);
+    (void)leased(s, 11);
+    assert_string_equal(failed(s, s->write_id), "drop lease, backend_down");
+    add_leader(s, ME, 6, 12);
+    add_doc(s, 7, 20, them, 2);
+    (void)passes(s, MU_FOLD_RETRY_MS * 2);
+    put_record(s, 12, 30);
+    (void)kept(s, true);
+    add_record(s, ME, 6, 1, true, 0);
+    assert_null(strstr(folds(s), "missing"));
+    (void)news_are_there(s, 7, 31, NULL, 0, 0);
+    assert_null(strstr(passes(s, LEASE_MS / 2), "missing"));
+    (void)news_are_there(s, 7, 32, NULL, 0, 0);
+    assert_non_null(strstr(passes(s, LEASE_MS), "job/news(gone 0 1, 2 missing"));
+}
+
 /* Nothing of it can come later: the node keeps its lease, and its record stays what it was. */
 static void a_record_that_is_refused_is_written_again_under_its_lease(void **state)
 {
@@ -1912,6 +1934,7 @@ int main(void)
         TEST(an_etcd_that_has_not_answered_is_the_cause_of_a_timeout),
         TEST(a_refusal_is_final),
         TEST(a_record_in_doubt_is_given_up_with_its_lease),
+        TEST(who_had_a_record_in_doubt_judges_nobody_for_a_lease),
         TEST(a_record_that_is_refused_is_written_again_under_its_lease),
         TEST(what_is_refused_is_tried_ever_more_slowly_and_told_once),
         TEST(what_was_refused_and_is_not_wanted_any_more_is_forgotten),
