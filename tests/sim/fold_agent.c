@@ -337,7 +337,8 @@ void owner_hear(struct node *node, const struct mu_part_news *news)
         break;
     case MU_PART_TELL_LOST:
         check_lost(node);
-        node->told_silent |= strstr(news->cause, "no keep-alive") != NULL;
+        if (strstr(news->cause, "no keep-alive") != NULL)
+            node->silent_world = node->world;
         break;
     case MU_PART_TELL_REMOVED:
         node->world = 0;

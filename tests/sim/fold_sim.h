@@ -114,9 +114,9 @@ struct node {
     uint64_t owner_us; /* when it last changed */
     uint64_t world;    /* that its workers run in; 0: none */
     size_t world_count;
-    bool told_silent; /* of a LOST: that somebody's lease ran out */
-    uint64_t told_us; /* LOST, or that it is not in it */
-    uint64_t tells;   /* LOST, WAITING, REMOVED, FAILED */
+    uint64_t silent_world; /* in which it was told LOST, because somebody's lease ran out */
+    uint64_t told_us;      /* LOST, or that it is not in it */
+    uint64_t tells;        /* LOST, WAITING, REMOVED, FAILED */
     uint64_t gone_us;
     int64_t gone_rev; /* when its last record went */
     unsigned gone_incarnation;

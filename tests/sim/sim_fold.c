@@ -796,7 +796,7 @@ static void last_act(void)
         return; /* that they were done is lost with the data */
     for (unsigned i = 0; i < s->nodes_count; i++) {
         s->nodes[i].tells = s->nodes[i].told_us = 0;
-        s->nodes[i].told_silent = false;
+        s->nodes[i].silent_world = 0;
         was_in[i] = s->nodes[i].alive && s->nodes[i].world == victim->world;
     }
     if (act == 4) {
@@ -842,9 +842,9 @@ static void last_act(void)
         SIM_EXPECT(node->told_us != 0, "node %u was not told", node->index);
         SIM_EXPECT(node->told_us - from_us <= told_max_us, "node %u was told after %" PRIu64 " us", node->index,
                    node->told_us - from_us);
-        SIM_EXPECT(!willed || !node->told_silent, "node %u was told of a silence, and an agent was killed",
+        SIM_EXPECT(!willed || node->silent_world != world, "node %u was told of a silence, and an agent was killed",
                    node->index);
-        SIM_EXPECT(victim->left_world != world || s->on[F_STRANGER] || !node->told_silent,
+        SIM_EXPECT(victim->left_world != world || s->on[F_STRANGER] || node->silent_world != world,
                    "node %u was told of a silence, and a node has said that it leaves", node->index);
     }
     settle();
