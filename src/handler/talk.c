@@ -359,7 +359,8 @@ static void on_told(struct mu_talk *t, const struct mu_part_news *news, uint64_t
         pass_on(t, news, out);
         break;
     case MU_PART_TELL_REPORTED: /* of an earlier round, nobody waits for it */
-        if (t->state == MU_TALK_JOINED && news->round == t->round)
+        if ((t->state == MU_TALK_JOINED && news->round == t->round) ||
+            (t->state == MU_TALK_IDLE && news->error != NULL))
             pass_on(t, news, out);
         break;
     case MU_PART_TELL_FOREIGN: /* is logged, and told to nobody */
@@ -403,7 +404,7 @@ static void on_asked(struct mu_talk *t, const struct mu_talk_event *event, struc
         on_leave(t, out);
     else if (event->asked != MU_PART_ON_REPORT)
         enqueue(t, event->asked);
-    else if (t->state == MU_TALK_JOINED)
+    else if (t->state == MU_TALK_JOINED || t->state == MU_TALK_IDLE) /* the machine says that it is in no round */
         enqueue_report(t, event->report);
     if (t->state == MU_TALK_ABSENT && event->asked != MU_PART_ON_LEAVE)
         become(t, MU_TALK_UNSOUGHT);

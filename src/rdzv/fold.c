@@ -144,6 +144,8 @@ static void drop_report(struct mu_fold *f)
     if (f->report == REPORT_NONE)
         return;
     f->report = REPORT_NONE;
+    if (f->report_round == OWN_REPORT)
+        return;
     news = mu_fold_tell(f, MU_PART_TELL_REPORTED);
     news->round = f->report_round;
     news->error = &error;
@@ -279,11 +281,23 @@ static void leave(struct mu_fold *f)
     drop_lease(f, f->drop_id);
 }
 
+/* As after a boot that failed. Whoever has reported how its workers ended has said enough. */
+static void say_goodbye(struct mu_fold *f)
+{
+    if (f->report != REPORT_NONE || f->record.end.kind != MU_FOLD_END_NONE)
+        return;
+    f->record.end = (struct mu_fold_end){ .kind = MU_FOLD_END_LEFT, .world = f->world.id, .rank = -1 };
+    f->report = REPORT_WANTED;
+    f->report_round = OWN_REPORT;
+}
+
 /* What we report goes first: with our lease our record is gone, and nobody would know why. */
 static void on_leave(struct mu_fold *f)
 {
     if (f->phase == MU_FOLD_LEAVING || f->leave_by_ms != 0)
         return;
+    if (f->phase == MU_FOLD_MEMBER && f->lease != 0)
+        say_goodbye(f);
     if (f->phase == MU_FOLD_MEMBER && f->report != REPORT_NONE && f->lease != 0)
         f->leave_by_ms = f->now_ms + MU_FOLD_LEAVE_MS;
     else
@@ -369,7 +383,8 @@ static void on_wrote(struct mu_fold *f, const struct mu_fold_event *event)
             f->report = REPORT_NONE;
             if (f->record.end.at == 0)
                 f->record.end.at = event->revision;
-            mu_fold_tell(f, MU_PART_TELL_REPORTED)->round = f->report_round;
+            if (f->report_round != OWN_REPORT)
+                mu_fold_tell(f, MU_PART_TELL_REPORTED)->round = f->report_round;
         }
         return;
     }
@@ -408,7 +423,9 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
             f->lease_was_lost = true;
         if (f->writing == RECORD && f->report == REPORT_SENT)
             f->report = REPORT_WANTED;
-        if ((doubtful || f->lease_was_lost) && f->write_take == f->lease_take)
+        if (f->writing == RECORD && f->leave_by_ms != 0)
+            drop_report(f); /* it goes without */
+        else if ((doubtful || f->lease_was_lost) && f->write_take == f->lease_take)
             drop_lease(f, 0); /* a record in doubt must not come back later */
         if (f->writing == SEATS || f->writing == WORLD)
             mu_leader_give_up_world(f);

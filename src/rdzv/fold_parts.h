@@ -57,7 +57,9 @@ struct seat {
 };
 
 /* What our owner reports: it is a part of our record.
- *   NONE --report--> WANTED <--> SENT --acknowledged: told--> NONE */
+ *   NONE --report--> WANTED <--> SENT --acknowledged: told--> NONE
+ * If it leaves without a report, one is made for it (report_round OWN_REPORT), of which nothing is told. */
+enum { OWN_REPORT = -2 };
 enum report_state { REPORT_NONE, REPORT_WANTED, REPORT_SENT };
 
 /* Whether etcd does what it is asked for. */

@@ -788,11 +788,33 @@ static void waiting_nodes_are_told_after_the_hold_down_and_not_while_etcd_is_awa
     assert_string_equal(trouble(s, false), "backend_up, waiting");
 }
 
-static void leaving_drops_the_lease_and_is_told_when_that_is_over(void **state)
+/* Also one that has nothing to report, such as a node that could not start its workers, is not lost. */
+static void a_member_says_that_it_leaves_before_it_drops_its_lease(void **state)
 {
     struct scene *s = *state;
 
     be_member(s);
+    assert_string_equal(asked(s, MU_FOLD_ON_LEAVE),
+                        "write [ job/doc mod 20] record(stay 7; left -1 at 0) goodbye@900 else record");
+    assert_string_equal(wrote(s, true, 40), "drop lease");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_DROPPED, .id = s->drop_id }), "left");
+}
+
+static void a_goodbye_that_fails_is_not_said_again(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    (void)asked(s, MU_FOLD_ON_LEAVE);
+    assert_string_equal(failed(s, s->write_id), "backend_down, drop lease");
+    assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_DROPPED, .id = s->drop_id }), "left");
+}
+
+static void leaving_drops_the_lease_and_is_told_when_that_is_over(void **state)
+{
+    struct scene *s = *state;
+
+    join_beside_a_leader(s);
     assert_string_equal(asked(s, MU_FOLD_ON_LEAVE), "drop lease");
     assert_string_equal(step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_DROPPED, .id = s->drop_id }), "left");
     assert_string_equal(asked(s, MU_FOLD_ON_LEAVE), "left");
@@ -854,7 +876,8 @@ static void without_a_lease_what_was_read_is_read_again(void **state)
     be_member(s);
     (void)trouble(s, true);
     assert_string_equal(trouble(s, false), "backend_up");
-    assert_string_equal(asked(s, MU_FOLD_ON_LEAVE), "drop lease, load job");
+    (void)asked(s, MU_FOLD_ON_LEAVE);
+    assert_string_equal(passes(s, MU_FOLD_LEAVE_MS), "drop lease, load job");
     (void)loaded(s, MU_FOLD_JOB);
     (void)trouble(s, true);
     assert_string_equal(trouble(s, false), "backend_up, load job");
@@ -1959,6 +1982,8 @@ int main(void)
         TEST(another_world_means_that_we_were_removed),
         TEST(news_of_our_own_end_mean_it_too),
         TEST(waiting_nodes_are_told_after_the_hold_down_and_not_while_etcd_is_away),
+        TEST(a_member_says_that_it_leaves_before_it_drops_its_lease),
+        TEST(a_goodbye_that_fails_is_not_said_again),
         TEST(leaving_drops_the_lease_and_is_told_when_that_is_over),
         TEST(closing_is_a_key_of_its_own),
         TEST(closing_takes_a_lease_if_there_is_none_and_gives_up_in_time),

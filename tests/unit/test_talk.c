@@ -264,7 +264,7 @@ static const struct table tables[] = {
         { "CLOSE, CLOSE, turn", "ask close -> idle" },
         { "LOOK", "-> idle" },
         { "turn", "-> idle" },
-        { "FAILED, turn", "-> idle" },
+        { "FAILED, turn", "ask report: exit code 1 -> idle" },
         { "reported", "-> idle" },
         { "waiting", "-> idle" },
         { "lost", "-> idle" },
@@ -551,6 +551,18 @@ static void a_report_is_handed_on_as_it_was_when_it_was_made(void **state)
     assert_int_equal(strlen(effects.items[0].report->text), MU_PART_REPORT_MAX - 1);
 }
 
+/* Its owner waits for an answer, also if the membership has failed in between. */
+static void a_report_of_who_is_no_member_any_more_has_an_answer(void **state)
+{
+    (void)state;
+    (void)play("JOIN, turn, joined, booted, FAILED, membership failed");
+    GIVES("turn", "ask report: exit code 1 -> idle");
+    GIVES("not reported", "tell reported: no -> idle");
+    GIVES("LEFT, turn", "ask report: SIGTERM -> idle");
+    GIVES("not reported", "tell reported: no -> idle");
+    GIVES("reported", "-> idle"); /* that was before */
+}
+
 static void that_a_report_of_an_earlier_round_has_come_is_not_told(void **state)
 {
     const struct mu_part_news late = { .tell = MU_PART_TELL_REPORTED, .round = 7 };
@@ -785,6 +797,7 @@ int main(void)
         TEST(how_a_job_ended_is_told_with_its_end),
         TEST(the_first_node_that_waits_is_named),
         TEST(a_report_is_handed_on_as_it_was_when_it_was_made),
+        TEST(a_report_of_who_is_no_member_any_more_has_an_answer),
         TEST(that_a_report_of_an_earlier_round_has_come_is_not_told),
         TEST(a_turn_is_due_while_something_is_to_be_asked),
         cmocka_unit_test_setup(without_a_back_end_a_turn_is_due_to_look_for_it_and_to_leave, start_without_back_end),
