@@ -15,6 +15,7 @@ import etcd_actors
 import etcd_servers
 from etcd_actors import LIMIT, kill_both, restarts
 from rdzv_nodes import until
+from test_etcd_ill import fill, make_space
 
 HOST = socket.gethostname()
 LEASE = 2  # as CONFS has it
@@ -97,6 +98,26 @@ def test_a_job_whose_nodes_are_done_one_after_the_other_has_succeeded(job):
     assert [node.end(LIMIT) for node in job.nodes] == [0, 0, 0], job.said()
     ended(job, "succeeded")
     assert "lost " not in job.said() and "restarting" not in job.said(), job.said()
+
+
+def test_a_node_that_is_done_while_etcd_has_no_space_is_not_lost(etcds, tmp_path):
+    """It keeps its lease, and says so once it can."""
+    cluster = etcds(1, extra=["--quota-backend-bytes", str(2 << 20)])
+    for make in etcd_actors.kept(cluster, tmp_path):
+        job = make("etcd-v3")
+        runs, succeeds = job.start(2, "--nnodes=2", "--max-restarts=0")
+        node = job.node_of(succeeds)
+        fill(cluster.members[0])
+        succeeds.succeed()
+        until(lambda: "space" in node.err, LIMIT, "it is said")
+        with pytest.raises(AssertionError):
+            until(lambda: not runs.alive, 2 * LEASE, "an end")
+        make_space(cluster.members[0])
+        job.until_marked(succeeds.rank)
+        runs.succeed()
+        assert [node.end(LIMIT) for node in job.nodes] == [0, 0], job.said()
+        assert "lost " not in job.said() and "restarting" not in job.said(), job.said()
+        assert job.said().count("space") < 8, job.said()
 
 
 def done_leader(job):
