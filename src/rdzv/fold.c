@@ -560,6 +560,7 @@ static void check(const struct mu_fold *f)
     assert(f->lead.entries_count == 0 || f->was_leader);
     assert((f->seat.id != 0) == (f->seat.state == SEAT_ASKED || f->seat.state == SEAT_NAMES_ASKED));
     assert(f->lead.next.id == 0 || f->was_leader);
+    assert(f->lead.fates_count == f->lead.members.count && (f->lead.fates == NULL) == (f->lead.members.world == 0));
     assert(!f->job.loaded || f->job.load_id == 0);
 }
 

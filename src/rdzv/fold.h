@@ -66,10 +66,12 @@
  * **Fence.** A member that is cut off goes on with its workers, beside the node that has taken its place. With a fence
  * it tells REMOVED when its lease was not renewed for that time, joins nothing by itself, and enters no world.
  *
- * **Foreign values.** A value in one of these keys that is not ours is told, and counts as missing: the leader puts the
- * document and records back, the leader's place is taken, a job is not closed by it, and who finds its seat overwritten
- * joins the next round. A write that replaces it names its revision. A document or a leader's mark that another version
- * of muster wrote (it is under a lease) is refused and stays: the node ends, and names both versions. */
+ * **Foreign values.** A value in one of these keys that is not ours is told, and counts as missing: the leader puts
+ * the document and records back, the leader's place is taken, a job is not closed by it, and who finds its seat
+ * overwritten joins the next round. A document with the name of a world that we know, and another round or count of
+ * nodes, is none of ours; a record that says so of that world does not hold it. A write that replaces it names its
+ * revision. A document or a leader's mark that another version of muster wrote (it is under a lease) is refused and
+ * stays: the node ends, and names both versions. */
 #ifndef MU_RDZV_FOLD_H
 #define MU_RDZV_FOLD_H
 

@@ -109,6 +109,7 @@ struct lead {
     bool pages_broken;                      /* of the document's world some are missing */
     struct mu_fold_members members;         /* of the document's world; or of one that is to be put back */
     struct fate *fates;                     /* ... by rank */
+    size_t fates_count;                     /* as many as members */
     struct said said[MU_FOLD_END_LOST + 1]; /* by kind */
     struct mu_slowdown slowdown;
     struct ids done;           /* nodes that are */
@@ -244,6 +245,7 @@ extern const char *const mu_fold_key_names[JOB_KEYS];
 bool mu_fold_has(const struct mu_fold *f, enum job_key key); /* and it is ours */
 bool mu_fold_has_news(const struct mu_fold *f);              /* of the document's world */
 void mu_fold_see_foreign(struct mu_fold *f, const struct mu_fold_kv *kv, const char *then);
+bool mu_fold_contradicts(int64_t round, int64_t nodes, const struct mu_fold_world *world);
 void mu_fold_begin_grace(struct mu_fold *f);
 void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event);
 void mu_fold_on_changed(struct mu_fold *f, const struct mu_fold_event *event);
@@ -291,6 +293,8 @@ bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv);
 bool mu_leader_put_back(struct mu_fold *f);
 void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone);
 void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry);
+bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record);
+bool mu_leader_hold_the_same(const struct mu_fold_record *a, const struct mu_fold_record *b);
 void mu_leader_note_stay(struct mu_fold *f, size_t rank, uint64_t until_ms);
 void mu_leader_fold(struct mu_fold *f);
 void mu_leader_drive(struct mu_fold *f);
@@ -298,6 +302,7 @@ void mu_leader_done(struct mu_fold *f);
 
 /* leader_pages.c */
 void mu_leader_forget_members(struct lead *l);
+bool mu_leader_knows_members(const struct mu_fold *f); /* of the document's world */
 void mu_leader_see_news(struct mu_fold *f);
 void mu_leader_ask_pages(struct mu_fold *f);
 bool mu_leader_ranged(struct mu_fold *f, const struct mu_fold_event *event);

@@ -56,14 +56,33 @@ void mu_fold_begin_grace(struct mu_fold *f)
         f->grace_until_ms = f->now_ms + f->lease_ms;
 }
 
+/* A world is written once, and put back as it was. */
+bool mu_fold_contradicts(int64_t round, int64_t nodes, const struct mu_fold_world *world)
+{
+    return round != world->round || nodes != world->nodes;
+}
+
+/* With the name of a world that we are in, or lead, and other numbers: none of us wrote it. */
+static bool is_lie(const struct mu_fold *f, const struct mu_fold_world *doc)
+{
+    if (doc->id == f->world.id)
+        return mu_fold_contradicts(doc->round, doc->nodes, &f->world);
+    return f->was_leader && doc->id == f->lead.members.world && doc->nodes != (int64_t)f->lead.members.count;
+}
+
 static bool apply_doc(struct mu_fold *f, const struct mu_fold_kv *kv)
 {
     bool is_new = kv->mod != f->seen[JOB_DOC].mod;
+    struct mu_fold_world doc;
     struct muster_error why;
-    int rc = mu_fold_world_read(kv->value, &f->doc, &why);
+    int rc = mu_fold_world_read(kv->value, &doc, &why);
 
     if (rc == MUSTER_ENOMEM)
         return false;
+    if (rc == 0 && is_lie(f, &doc))
+        rc = MUSTER_ERDZV_STATE;
+    if (rc == 0)
+        f->doc = doc;
     set_seen(f, JOB_DOC, rc, kv);
     if (f->seen[JOB_DOC].value == KEY_FOREIGN && is_new)
         mu_fold_begin_grace(f);

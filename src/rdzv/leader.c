@@ -8,6 +8,7 @@
 
 #include "base/words.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,9 +131,8 @@ static bool make_room(struct mu_fold *f)
 /* Who says why it goes may be gone before we fold. */
 static void hear_last(struct mu_fold *f, const struct entry *entry)
 {
-    int64_t rank = mu_fold_has(f, JOB_DOC) && f->lead.members.world == f->doc.id
-                       ? mu_fold_members_rank(&f->lead.members, entry->id)
-                       : -1;
+    int64_t rank =
+        mu_fold_has(f, JOB_DOC) && mu_leader_knows_members(f) ? mu_fold_members_rank(&f->lead.members, entry->id) : -1;
 
     if (rank >= 0)
         mu_leader_hear_end(f, (size_t)rank, entry);
@@ -251,6 +251,16 @@ static const struct entry *find_node(const struct mu_fold *f, uint64_t id)
     return at < f->lead.entries_count && f->lead.entries[at]->id == id ? newest(f, at, &next) : NULL;
 }
 
+/* It stays in a world, and says of it what we know: not another round, nor another count of nodes. */
+bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record)
+{
+    const struct mu_fold_world *known = record->world == f->world.id ? &f->world : &f->doc;
+
+    if (record->joining || (record->world == known->id && mu_fold_contradicts(record->round, record->nodes, known)))
+        return false;
+    return record->world != f->lead.members.world || record->nodes == (int64_t)f->lead.members.count;
+}
+
 /* ---- Who is in the document's world ---- */
 
 /* Members whose world was put back say themselves which rank they have. */
@@ -267,8 +277,10 @@ static void hear_holders(struct mu_fold *f)
         const struct mu_fold_member member = { entry->id,
                                                { mu_slice_str(record->name), record->pid, record->local_id } };
 
-        if (record->joining || record->world != f->doc.id || record->rank >= f->doc.nodes ||
-            l->members.items[record->rank].id != 0 || mu_fold_members_rank(&l->members, entry->id) >= 0)
+        if (!mu_leader_is_holder(f, record) || record->world != f->doc.id)
+            continue;
+        assert(record->rank < (int64_t)l->members.count);
+        if (l->members.items[record->rank].id != 0 || mu_fold_members_rank(&l->members, entry->id) >= 0)
             continue;
         more |= mu_fold_members_set(&l->members, (size_t)record->rank, &member) == 0;
     }
@@ -590,7 +602,7 @@ static void find_candidates(struct mu_fold *f, struct folded *folded)
         int64_t rank = mu_fold_has(f, JOB_DOC) ? mu_fold_members_rank(&f->lead.members, entry->id) : -1;
         bool in = rank >= 0 && f->lead.fates[rank].gone == HERE;
 
-        folded->holders += !entry->record.joining;
+        folded->holders += mu_leader_is_holder(f, &entry->record);
         if (!in && has_id(&f->lead.done, entry->id)) /* what is left of it under an older lease */
             continue;
         if (in || (rank >= 0 && entry->record.joining))
@@ -685,14 +697,20 @@ static bool is_better(const struct mu_fold_record *record, size_t holders, const
     return holders > best_holders;
 }
 
-static size_t count_holders(const struct mu_fold *f, uint64_t world)
+/* Two that contradict each other hold two worlds, whatever they call them. */
+bool mu_leader_hold_the_same(const struct mu_fold_record *a, const struct mu_fold_record *b)
+{
+    return a->world == b->world && a->round == b->round && a->nodes == b->nodes;
+}
+
+static size_t count_holders(const struct mu_fold *f, const struct mu_fold_record *holder)
 {
     size_t holders = 0;
 
     for (size_t at = 0; at < f->lead.entries_count;) {
-        const struct entry *entry = newest(f, at, &at);
+        const struct mu_fold_record *record = &newest(f, at, &at)->record;
 
-        holders += !entry->record.joining && entry->record.world == world;
+        holders += mu_leader_is_holder(f, record) && mu_leader_hold_the_same(record, holder);
     }
     return holders;
 }
@@ -709,9 +727,9 @@ static void put_world_back(struct mu_fold *f)
         const struct mu_fold_record *record = &newest(f, at, &at)->record;
         size_t holders;
 
-        if (record->joining || (best != NULL && record->world == best->world))
+        if (!mu_leader_is_holder(f, record) || (best != NULL && mu_leader_hold_the_same(record, best)))
             continue;
-        holders = count_holders(f, record->world);
+        holders = count_holders(f, record);
         if (is_better(record, holders, best, best_holders)) {
             best = record;
             best_holders = holders;
@@ -754,6 +772,8 @@ static void fold_records(struct mu_fold *f, struct folded *folded)
 {
     struct lead *l = &f->lead;
 
+    assert(!mu_fold_has(f, JOB_DOC) ||
+           (l->members.world == f->doc.id && (int64_t)l->members.count == f->doc.nodes && !l->pages_broken));
     hear_holders(f);
     judge_members(f, folded);
     find_candidates(f, folded);
@@ -784,7 +804,7 @@ void mu_leader_fold(struct mu_fold *f)
         mu_leader_write_batch(f);
         return;
     }
-    if (mu_fold_has(f, JOB_DOC) && l->members.world != f->doc.id)
+    if (mu_fold_has(f, JOB_DOC) && !mu_leader_knows_members(f))
         l->pages_read = false;
     if (!l->pages_read) {
         mu_leader_ask_pages(f);

@@ -12,7 +12,13 @@ void mu_leader_forget_members(struct lead *l)
     mu_fold_members_done(&l->members);
     free(l->fates);
     l->fates = NULL;
+    l->fates_count = 0;
     memset(l->said, 0, sizeof l->said);
+}
+
+bool mu_leader_knows_members(const struct mu_fold *f)
+{
+    return f->lead.members.world == f->doc.id && (int64_t)f->lead.members.count == f->doc.nodes;
 }
 
 /* What the news say of members that are gone. Who does not lead any more believes them: what it judged itself was
@@ -69,7 +75,7 @@ static bool read_members(struct mu_fold *f, const struct mu_fold_event *event)
     struct lead *l = &f->lead;
     size_t pages = 0;
 
-    if (l->members.world == f->doc.id && !l->pages_broken)
+    if (mu_leader_knows_members(f) && !l->pages_broken)
         return true;
     mu_leader_forget_members(l);
     l->fates = calloc((size_t)f->doc.nodes, sizeof *l->fates);
@@ -78,6 +84,7 @@ static bool read_members(struct mu_fold *f, const struct mu_fold_event *event)
         mu_leader_forget_members(l);
         return false;
     }
+    l->fates_count = l->members.count;
     l->pages_broken = pages != mu_fold_pages(l->members.count) || !mu_fold_members_sort(&l->members);
     if (mu_fold_has_news(f))
         mu_leader_see_news(f);

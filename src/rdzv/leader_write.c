@@ -38,6 +38,7 @@ static bool begin(struct mu_fold *f)
     const struct mu_fold_members *members = &l->next_members;
     const struct mu_node *first = &members->items[0].node;
 
+    assert(l->next.id != 0 && l->next_members.world == l->next.id && (int64_t)l->next_members.count == l->next.nodes);
     l->ops = calloc(f->ops_max, sizeof *l->ops);
     l->at = calloc(2 * f->ops_max + 1, sizeof *l->at);
     if (l->ops == NULL || l->at == NULL || !mu_fold_members_sort(&l->next_members)) {
@@ -195,9 +196,9 @@ void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded)
 void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *holder)
 {
     struct lead *l = &f->lead;
-    bool knew = l->members.world == holder->world && (int64_t)l->members.count == holder->nodes;
-    bool whole;
+    bool knew = l->members.world == holder->world, whole;
 
+    assert(mu_leader_is_holder(f, holder));
     l->next = (struct mu_fold_world){ .id = holder->world,
                                       .round = holder->round,
                                       .nodes = holder->nodes,
@@ -205,7 +206,7 @@ void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *ho
                                       .count = holder->count,
                                       .max_restarts = holder->max_restarts,
                                       .window_s = holder->window_s };
-    if (f->doc.id == holder->world) /* as we saw it */
+    if (f->doc.id == holder->world) /* as we saw it; what a holder says goes together with that */
         l->next = f->doc;
     whole = mu_fold_members_init(&l->next_members, holder->world, (size_t)holder->nodes) == 0;
     for (size_t i = 0; whole && knew && i < l->members.count; i++)
@@ -215,7 +216,7 @@ void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *ho
         const struct mu_fold_record *record = &l->entries[i]->record;
         const struct mu_fold_member member = member_of(l->entries[i]);
 
-        if (!record->joining && record->world == holder->world && record->rank < holder->nodes)
+        if (mu_leader_is_holder(f, record) && mu_leader_hold_the_same(record, holder))
             whole = mu_fold_members_set(&l->next_members, (size_t)record->rank, &member) == 0;
     }
     if (!whole || !begin(f))
@@ -361,7 +362,7 @@ void mu_leader_write_batch(struct mu_fold *f)
 static void adopt(struct mu_fold *f)
 {
     struct lead *l = &f->lead;
-    bool same = l->members.world == l->next.id;
+    bool same = l->members.world == l->next.id && l->members.count == l->next_members.count;
     struct fate *fates = same ? l->fates : calloc(l->next_members.count, sizeof *fates);
 
     if (fates == NULL) {
@@ -373,6 +374,7 @@ static void adopt(struct mu_fold *f)
         memset(l->said, 0, sizeof l->said);
     }
     l->fates = fates;
+    l->fates_count = l->next_members.count;
     mu_fold_members_done(&l->members);
     l->members = l->next_members;
     l->next_members = (struct mu_fold_members){ .world = 0 };

@@ -724,6 +724,24 @@ static inline void be_leader_again(struct scene *s)
     add_record(s, ME, 50, 2, false, 7);
 }
 
+/* A record of a member of a world that is perhaps not there. */
+static inline void add_holder(struct scene *s, uint64_t id, int64_t create, uint64_t world, int64_t round, int64_t rank,
+                              int64_t nodes)
+{
+    add_full_record(
+        s, id, create,
+        (struct mu_fold_record){
+            .nodes_min = MIN, .nodes_max = 4, .seq = 1, .world = world, .round = round, .rank = rank, .nodes = nodes });
+}
+
+/* A leader that waits, and finds these; until then nothing is written but news of those who join. */
+static inline const char *find_holders(struct scene *s)
+{
+    add_record(s, ME, 6, 1, true, 0);
+    assert_string_equal(folds(s), "grant job");
+    return granted(s, 900);
+}
+
 /* The members of the page that was written: "22 11". */
 static inline const char *list_members(const struct scene *s, char text[static 64])
 {

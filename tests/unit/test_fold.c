@@ -1430,23 +1430,6 @@ static void a_leader_that_is_replaced_writes_no_second_batch(void **state)
 
 /* ---- A world that only records know ---- */
 
-static void add_holder(struct scene *s, uint64_t id, int64_t create, uint64_t world, int64_t round, int64_t rank,
-                       int64_t nodes)
-{
-    add_full_record(
-        s, id, create,
-        (struct mu_fold_record){
-            .nodes_min = MIN, .nodes_max = 4, .seq = 1, .world = world, .round = round, .rank = rank, .nodes = nodes });
-}
-
-/* A leader that waits, and finds these; until then nothing is written but news of those who join. */
-static const char *find_holders(struct scene *s)
-{
-    add_record(s, ME, 6, 1, true, 0);
-    assert_string_equal(folds(s), "grant job");
-    return granted(s, 900);
-}
-
 static void a_world_that_more_than_half_hold_is_put_back_at_once(void **state)
 {
     struct scene *s = *state;
@@ -1585,8 +1568,8 @@ static void members_of_a_world_that_was_put_back_say_which_rank_they_have(void *
     struct scene *s = *state;
 
     join_as_leader(s);
-    add_holder(s, OTHER, 7, 9, 5, 2, 3);
-    add_holder(s, THIRD, 8, 9, 5, 0, 3);
+    add_holder(s, OTHER, 7, 9, 9, 2, 3);
+    add_holder(s, THIRD, 8, 9, 9, 0, 3);
     (void)find_holders(s);
     (void)wrote(s, true, 30);
     add_doc(s, 9, 30, known, 3);
@@ -1597,7 +1580,7 @@ static void members_of_a_world_that_was_put_back_say_which_rank_they_have(void *
     (void)wrote(s, true, 31);
     add_full_news(s, 31, &(struct mu_fold_news){ .world = 9, .spares = 1, .last_call_ms = -1, .grace = true });
     (void)changed(s, MU_FOLD_JOB);
-    add_holder(s, 0x44, 9, 9, 5, 1, 3);
+    add_holder(s, 0x44, 9, 9, 9, 1, 3);
     assert_string_equal(changed(s, MU_FOLD_NODES), "");
     assert_non_null(strstr(passes(s, LEASE_MS), "job/news(gone; waiting 0; 1 spare, 0 apart)"));
     (void)wrote(s, true, 32);
@@ -1614,8 +1597,8 @@ static void members_of_a_world_that_was_put_back_have_a_lease_to_come_back(void 
     struct scene *s = *state;
 
     join_as_leader(s);
-    add_holder(s, OTHER, 7, 9, 5, 2, 3);
-    add_holder(s, THIRD, 8, 9, 5, 0, 3);
+    add_holder(s, OTHER, 7, 9, 9, 2, 3);
+    add_holder(s, THIRD, 8, 9, 9, 0, 3);
     (void)find_holders(s);
     (void)wrote(s, true, 30);
     add_doc(s, 9, 30, known, 3);
