@@ -410,6 +410,8 @@ int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record
     if (r.rc == 0) {
         record.joining = strcmp(want, "join") == 0;
         if (!record.joining) {
+            if (record.world == 0)
+                wrong(&r, "world");
             read_int(&r, "round", 0, MU_DOC_ROUND_MAX, &record.round);
             read_int(&r, "nodes", 1, MU_FOLD_MEMBERS_MAX, &record.nodes);
             read_int(&r, "rank", 0, record.nodes - 1, &record.rank);

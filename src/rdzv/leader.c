@@ -256,6 +256,7 @@ bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *r
 {
     const struct mu_fold_world *known = record->world == f->world.id ? &f->world : &f->doc;
 
+    assert(record->joining || record->world != 0);
     if (record->joining || (record->world == known->id && mu_fold_contradicts(record->round, record->nodes, known)))
         return false;
     return record->world != f->lead.members.world || record->nodes == (int64_t)f->lead.members.count;

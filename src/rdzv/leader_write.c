@@ -38,6 +38,7 @@ static bool begin(struct mu_fold *f)
     const struct mu_fold_members *members = &l->next_members;
     const struct mu_node *first = &members->items[0].node;
 
+    assert(l->ops == NULL && l->at == NULL);
     assert(l->next.id != 0 && l->next_members.world == l->next.id && (int64_t)l->next_members.count == l->next.nodes);
     l->ops = calloc(f->ops_max, sizeof *l->ops);
     l->at = calloc(2 * f->ops_max + 1, sizeof *l->at);
@@ -173,6 +174,7 @@ void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded)
     size_t count = folded->count < (size_t)folded->nodes_max ? folded->count : (size_t)folded->nodes_max;
     bool whole;
 
+    assert(l->next.id == 0 && l->seats == NULL);
     if (count > MU_FOLD_MEMBERS_MAX)
         count = MU_FOLD_MEMBERS_MAX;
     l->next = (struct mu_fold_world){ .round = has_doc ? f->doc.round + 1 : 0,
@@ -198,7 +200,7 @@ void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *ho
     struct lead *l = &f->lead;
     bool knew = l->members.world == holder->world, whole;
 
-    assert(mu_leader_is_holder(f, holder));
+    assert(l->next.id == 0 && l->seats == NULL && mu_leader_is_holder(f, holder));
     l->next = (struct mu_fold_world){ .id = holder->world,
                                       .round = holder->round,
                                       .nodes = holder->nodes,

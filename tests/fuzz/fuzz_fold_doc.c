@@ -19,7 +19,8 @@ static void as_record(struct mu_slice bytes)
     if (mu_fold_record_read(bytes, &once, NULL) < 0)
         return;
     EXPECT(once.nodes_min >= 1 && once.nodes_max >= 1 && once.name[0] != '\0');
-    EXPECT(once.joining || (once.rank >= 0 && once.rank < once.nodes && once.nodes <= MU_FOLD_MEMBERS_MAX));
+    EXPECT(once.joining ||
+           (once.world != 0 && once.rank >= 0 && once.rank < once.nodes && once.nodes <= MU_FOLD_MEMBERS_MAX));
     EXPECT(mu_fold_record_write(&once, &out) == 0);
     EXPECT(mu_fold_record_read(mu_buf_slice(&out), &twice, NULL) == 0);
     EXPECT(once.seq == twice.seq && once.world == twice.world && once.joining == twice.joining);

@@ -418,6 +418,7 @@ static void other_versions_are_refused_by_name(void **state)
 #define JOIN "\"want\":\"join\",\"world\":\"" ID "\""
 #define RECORD_END(end) RECORD_BY(SELF("1", "0", "0") ",\"end\":" end, JOIN)
 #define STAY "\"want\":\"stay\",\"world\":\"" ID "\","
+#define STAYS "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":0,\"world_size\":1"
 #define WORLD_OF(more) "{\"v\":2,\"world\":\"" ID "\"," more "}"
 #define WORLD_REST(size, count, most, window, crashes, charges, why)                                                   \
     WORLD_OF("\"round\":0,\"nodes\":1,\"hold_ms\":0,\"first\":[\"a\",1,1],\"size\":" size ",\"count\":" count          \
@@ -484,6 +485,9 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { RECORD, RECORD_OF("\"want\":\"go\",\"world\":\"" ID "\""), "'want'" },
         { RECORD, RECORD_OF("\"want\":\"join\""), "'world'" },
         { RECORD, RECORD_OF("\"want\":\"join\",\"world\":\"" ID "\""), NULL },
+        { RECORD, RECORD_OF("\"want\":\"join\",\"world\":\"0000000000000000\""), NULL },
+        { RECORD, RECORD_OF("\"want\":\"stay\",\"world\":\"0000000000000000\"," STAYS), "'world'" },
+        { RECORD, RECORD_OF(STAY STAYS), NULL },
         { RECORD, RECORD_OF(STAY "\"nodes\":2,\"rank\":1"), "'round'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"rank\":1"), "'nodes'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2"), "'rank'" },
@@ -493,7 +497,6 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":-1"), "'count'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":0"), "'world_size'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":0,\"world_size\":0"), "'world_size'" },
-        { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":0,\"world_size\":1"), NULL },
         { RECORD, RECORD_BY("\"x\":1", JOIN), "'size'" },
         { RECORD, RECORD_BY(SELF("0", "0", "0"), JOIN), "'size'" },
         { RECORD, RECORD_BY(SELF("1048577", "0", "0"), JOIN), "'size'" },

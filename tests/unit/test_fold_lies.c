@@ -120,6 +120,20 @@ static void a_rank_of_another_count_of_members_is_nobodys(void **state)
     }
 }
 
+/* It is no record: the first world is made all the same. */
+static void nobody_stays_in_no_world(void **state)
+{
+    struct scene *s = *state;
+
+    join_as_leader(s);
+    add_holder(s, LIAR, 9, 0, 5, 0, 1);
+    add_both(s);
+    add_record(s, THIRD, 8, 1, true, 0);
+    assert_string_equal(folds(s), "grant job");
+    assert_non_null(strstr(granted(s, 900), "seat 11=0 seat 22=1 seat 33=2 job/doc"));
+    assert_int_equal(s->fold->lead.entries_count, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +141,7 @@ int main(void)
         TEST(of_two_worlds_with_one_name_the_one_that_most_hold_is_put_back),
         TEST(a_document_that_contradicts_the_world_that_we_know_is_foreign),
         TEST(a_rank_of_another_count_of_members_is_nobodys),
+        TEST(nobody_stays_in_no_world),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
