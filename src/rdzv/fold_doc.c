@@ -2,6 +2,7 @@
 
 #include "base/texts.h"
 #include "base/words.h"
+#include "rdzv/slowdown.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -538,9 +539,9 @@ int mu_fold_news_read(struct mu_slice bytes, struct mu_fold_news *ret_news, stru
     read_int(&r, "newcomers", 0, INT64_MAX, &news.newcomers);
     (void)snprintf(news.who, sizeof news.who, "%s", who != NULL ? who : "");
     (void)snprintf(news.held, sizeof news.held, "%s", held != NULL ? held : "");
-    if (!get_int(json_array_get(json_object_get(r.json, "held"), 1), 0, INT64_MAX / 2, &news.held_ms))
+    if (!get_int(json_array_get(json_object_get(r.json, "held"), 1), 0, MU_SLOWDOWN_HOLD_MAX_MS, &news.held_ms))
         wrong(&r, "held");
-    read_int(&r, "pause_ms", 0, INT64_MAX / 2, &news.pause_ms);
+    read_int(&r, "pause_ms", 0, MU_SLOWDOWN_PAUSE_MAX_MS, &news.pause_ms);
     read_int(&r, "last_call_ms", -1, INT64_MAX / 2, &news.last_call_ms);
     if (!json_is_boolean(json_object_get(r.json, "grace")))
         wrong(&r, "grace");

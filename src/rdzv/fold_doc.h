@@ -152,7 +152,7 @@ struct mu_fold_news {
     int64_t newcomers;            /* of those who wait, were not in the last round */
     char who[MU_FOLD_SHOWN_MAX];  /* the first of them; "": none */
     char held[MU_FOLD_SHOWN_MAX]; /* the first node that is held off, for it comes and goes; "": none */
-    int64_t held_ms;              /* for so long yet */
+    int64_t held_ms;              /* for so long yet; this and the next are at most slowdown.h's maxima */
     int64_t pause_ms;             /* so long it is yet until the next round may begin: rounds have failed at once */
     int64_t last_call_ms;         /* left of it when this was written; -1: it has not begun */
     bool grace;                   /* the world was put back: its members have a lease's time to come back, too */

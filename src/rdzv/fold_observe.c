@@ -97,15 +97,19 @@ static bool is_refused(const struct mu_fold *f)
     return f->seen[JOB_DOC].value == KEY_OTHER || f->seen[JOB_LEADER].value == KEY_OTHER;
 }
 
-/* The leader lets somebody wait, perhaps us: that is no time of our join's. */
+/* The leader lets somebody wait, perhaps us: that is no time of our join's. It lasts as long as the last news say. */
 static void await_news(struct mu_fold *f)
 {
-    uint64_t until_ms = f->news_since_ms + f->settings.join_ms +
-                        (uint64_t)(f->news.held_ms > f->news.pause_ms ? f->news.held_ms : f->news.pause_ms);
+    bool waits = mu_fold_has_news(f) && (f->news.held[0] != '\0' || f->news.pause_ms > 0);
+    int64_t wait_ms = f->news.held_ms > f->news.pause_ms ? f->news.held_ms : f->news.pause_ms;
+    uint64_t until_ms = waits ? f->news_since_ms + (uint64_t)wait_ms : 0;
+    uint64_t least_ms = until_ms + f->settings.join_ms;
+    uint64_t most_ms = (until_ms > f->now_ms ? until_ms : f->now_ms) + f->settings.join_ms;
+    uint64_t deadline_ms = f->deadline_ms < least_ms ? least_ms : f->deadline_ms > most_ms ? most_ms : f->deadline_ms;
 
-    if (until_ms <= f->deadline_ms)
+    if (deadline_ms == f->deadline_ms)
         return;
-    f->deadline_ms = until_ms;
+    f->deadline_ms = deadline_ms;
     f->has_told = false; /* that is told */
 }
 
@@ -139,7 +143,7 @@ static void observe_joining(struct mu_fold *f)
         f->left_world = f->doc.id; /* our record will say so */
     if (spare)
         f->deadline_ms = f->now_ms + f->settings.join_ms;
-    else if (mu_fold_has_news(f) && (f->news.held[0] != '\0' || f->news.pause_ms > 0))
+    else
         await_news(f);
     tell_progress(f);
 }

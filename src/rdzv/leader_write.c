@@ -479,6 +479,7 @@ static struct mu_fold_news make_news(const struct mu_fold *f, const struct folde
     }
     if (folded->paused_until_ms != 0)
         news.pause_ms = (int64_t)(folded->paused_until_ms - f->now_ms);
+    assert(news.held_ms <= MU_SLOWDOWN_HOLD_MAX_MS && news.pause_ms <= MU_SLOWDOWN_PAUSE_MAX_MS);
     news.over = folded->over;
     if (news.over)
         mu_attribution_cause(&folded->why, news.cause);

@@ -2,6 +2,7 @@
 #include "failmalloc.h"
 #include "pure.h"
 #include "rdzv/fold_doc.h"
+#include "rdzv/slowdown.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -243,8 +244,8 @@ static void whatever_is_in_them_worlds_and_news_are_small(void **state)
                                  .apart = NODES_MAX,
                                  .newcomers = NODES_MAX,
                                  .over = true,
-                                 .held_ms = INT64_MAX / 2,
-                                 .pause_ms = INT64_MAX / 2,
+                                 .held_ms = MU_SLOWDOWN_HOLD_MAX_MS,
+                                 .pause_ms = MU_SLOWDOWN_PAUSE_MAX_MS,
                                  .last_call_ms = INT64_MAX / 2 };
     struct mu_fold_world world = { .id = UINT64_MAX,
                                    .round = MU_DOC_ROUND_MAX,
@@ -434,6 +435,8 @@ static void other_versions_are_refused_by_name(void **state)
 #define NEWS_WHY(cause, held) "\"over\":true,\"cause\":" cause ",\"held\":" held
 #define NEWS_MORE(more) NEWS_WHY("\"\"", "[\"\",0]") "," more
 #define NEWS_END NEWS_MORE("\"apart\":0,\"pause_ms\":0,\"last_call_ms\":-1,\"grace\":false")
+#define NEWS_WAITS(held_ms, pause_ms)                                                                                  \
+    NEWS_WHY("\"\"", "[\"a\"," held_ms "]") ",\"apart\":0,\"pause_ms\":" pause_ms ",\"last_call_ms\":-1,\"grace\":false"
 #define T10 "1,1,1,1,1,1,1,1,1,1"
 #define X50 "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
 #define X350 X50 X50 X50 X50 X50 X50 X50
@@ -558,6 +561,10 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { NEWS, NEWS_OF("0", "[]", "[]", NEWS_WHY("\"" X350 "\"", "[\"\",0]")), "'cause'" },
         { NEWS, NEWS_OF("0", "[]", "[]", "\"apart\":0," NEWS_WHY("\"\"", "[]")), "'held'" },
         { NEWS, NEWS_OF("0", "[]", "[]", "\"apart\":0," NEWS_WHY("\"\"", "[\"a\",-1]")), "'held'" },
+        { NEWS, NEWS_OF("0", "[]", "[]", NEWS_WAITS("600000", "30000")), NULL },
+        { NEWS, NEWS_OF("0", "[]", "[]", NEWS_WAITS("600001", "0")), "'held'" },
+        { NEWS, NEWS_OF("0", "[]", "[]", NEWS_WAITS("9223372036854775807", "0")), "'held'" },
+        { NEWS, NEWS_OF("0", "[]", "[]", NEWS_WAITS("0", "30001")), "'pause_ms'" },
         { CLOSED, "{\"v\":2}", "'node'" },
         { CLOSED, CLOSED_OF("\"cause\":\"\""), "'verdict'" },
         { CLOSED, CLOSED_OF("\"verdict\":\"succeeded?\",\"cause\":\"\""), "'verdict'" },

@@ -134,6 +134,66 @@ static void nobody_stays_in_no_world(void **state)
     assert_int_equal(s->fold->lead.entries_count, 3);
 }
 
+/* ---- How long others wait ---- */
+
+static uint64_t join_deadline_ms(const struct scene *s)
+{
+    return mu_fold_progress(s->fold).deadline_ms;
+}
+
+/* No leader holds a node off, or pauses, for longer than it may. */
+static void news_of_an_endless_wait_are_foreign(void **state)
+{
+    static const struct {
+        int64_t held_ms, pause_ms;
+    } rows[] = { { INT64_MAX / 2, 0 },
+                 { MU_SLOWDOWN_HOLD_MAX_MS + 1, 0 },
+                 { 0, INT64_MAX / 2 },
+                 { 0, MU_SLOWDOWN_PAUSE_MAX_MS + 1 } };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_fold_news news = {
+            .last_call_ms = -1, .held = "host", .held_ms = rows[i].held_ms, .pause_ms = rows[i].pause_ms
+        };
+        struct scene *s = *state;
+        uint64_t deadline_ms;
+
+        join_beside_a_leader(s);
+        deadline_ms = join_deadline_ms(s);
+        add_full_news(s, 30, &news);
+        assert_string_equal(changed(s, MU_FOLD_JOB), "foreign");
+        assert_true(join_deadline_ms(s) == deadline_ms);
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+/* A wait that is over sooner than the news had said, or never was, is no time of the join's either. */
+static void what_corrected_news_take_back_a_join_does_not_wait_for(void **state)
+{
+    struct mu_fold_news news = { .last_call_ms = -1, .spares = 1, .held = "host", .held_ms = MU_SLOWDOWN_HOLD_MAX_MS };
+    struct scene *s = *state;
+    uint64_t since_ms = s->now_ms, join_ms;
+
+    join_beside_a_leader(s);
+    join_ms = join_deadline_ms(s) - since_ms;
+    (void)passes(s, 1000);
+    add_full_news(s, 30, &news);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "progress");
+    assert_true(join_deadline_ms(s) == s->now_ms + join_ms + MU_SLOWDOWN_HOLD_MAX_MS);
+    (void)passes(s, 1000);
+    news.held_ms = 5000;
+    add_full_news(s, 31, &news);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "progress");
+    assert_true(join_deadline_ms(s) == s->now_ms + join_ms + 5000);
+    (void)passes(s, 1000);
+    add_full_news(s, 32, &(struct mu_fold_news){ .last_call_ms = -1, .spares = 1 });
+    assert_string_equal(changed(s, MU_FOLD_JOB), "progress");
+    assert_true(join_deadline_ms(s) == s->now_ms + join_ms);
+    (void)passes(s, 1000);
+    assert_true(join_deadline_ms(s) == s->now_ms - 1000 + join_ms); /* which goes on */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +202,8 @@ int main(void)
         TEST(a_document_that_contradicts_the_world_that_we_know_is_foreign),
         TEST(a_rank_of_another_count_of_members_is_nobodys),
         TEST(nobody_stays_in_no_world),
+        TEST(news_of_an_endless_wait_are_foreign),
+        TEST(what_corrected_news_take_back_a_join_does_not_wait_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
