@@ -416,8 +416,8 @@ int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record
             read_int(&r, "round", 0, MU_DOC_ROUND_MAX, &record.round);
             read_int(&r, "nodes", 1, MU_FOLD_MEMBERS_MAX, &record.nodes);
             read_int(&r, "rank", 0, record.nodes - 1, &record.rank);
-            read_int(&r, "count", 0, INT64_MAX, &record.count);
-            read_int(&r, "world_size", 1, MU_FOLD_SIZE_MAX * (int64_t)MU_FOLD_MEMBERS_MAX, &record.world_size);
+            read_int(&r, "count", 0, MU_FOLD_COUNT_MAX, &record.count);
+            read_int(&r, "world_size", 1, MU_FOLD_WORKERS_MAX, &record.world_size);
         }
     }
     if (r.rc == 0)
@@ -451,11 +451,11 @@ int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, s
     read_int(&r, "hold_ms", 0, MU_FOLD_HOLD_MAX_MS, &hold_ms);
     world.hold_ms = (uint64_t)hold_ms;
     world.one_host = json_is_true(json_object_get(r.json, "one_host"));
-    read_int(&r, "size", 1, MU_FOLD_SIZE_MAX * (int64_t)MU_FOLD_MEMBERS_MAX, &world.size);
-    read_int(&r, "count", 0, INT64_MAX, &world.count);
+    read_int(&r, "size", 1, MU_FOLD_WORKERS_MAX, &world.size);
+    read_int(&r, "count", 0, MU_FOLD_COUNT_MAX, &world.count);
     read_int(&r, "max_restarts", 0, INT64_MAX, &world.max_restarts);
     read_int(&r, "window_s", 0, MU_FOLD_WINDOW_MAX_S, &world.window_s);
-    read_int(&r, "crashes", 0, INT64_MAX, &world.crashes);
+    read_int(&r, "crashes", 0, MU_FOLD_COUNT_MAX, &world.crashes);
     read_charges(&r, &world);
     read_short(&r, "why", world.why, sizeof world.why);
     if (name == NULL || strlen(name) >= sizeof world.first ||
@@ -475,9 +475,9 @@ int mu_fold_seat_read(struct mu_slice bytes, struct mu_fold_seat *ret_seat, stru
     struct mu_fold_seat seat = { .rank = 0 };
 
     read_int(&r, "rank", 0, MU_FOLD_MEMBERS_MAX - 1, &seat.rank);
-    read_int(&r, "base", 0, INT64_MAX, &seat.base_rank);
-    read_int(&r, "role_base", 0, INT64_MAX, &seat.base_role_rank);
-    read_int(&r, "role_size", 1, INT64_MAX, &seat.role_size);
+    read_int(&r, "base", 0, MU_FOLD_WORKERS_MAX - 1, &seat.base_rank);
+    read_int(&r, "role_base", 0, MU_FOLD_WORKERS_MAX - 1, &seat.base_role_rank);
+    read_int(&r, "role_size", 1, MU_FOLD_WORKERS_MAX, &seat.role_size);
     if (r.rc == 0)
         *ret_seat = seat;
     return end(&r);

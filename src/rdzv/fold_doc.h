@@ -30,11 +30,13 @@
 #define MU_FOLD_SMALL_MAX 1024         /* of a world, a seat, the news */
 #define MU_FOLD_MEMBERS_MAX (1u << 14) /* of a world */
 #define MU_FOLD_PAGE_MEMBERS 128
-#define MU_FOLD_SIZE_MAX (1 << 20)  /* workers of one node */
-#define MU_FOLD_SPANS_MAX 16        /* of ranks that are gone, in the news */
-#define MU_FOLD_HOLD_MAX_MS 3600000 /* above this a world's hold_ms is none of ours */
-#define MU_FOLD_ADDR_MAX 256        /* as in struct muster_store_info */
-#define MU_FOLD_ID_TEXT_MAX 17      /* 16 hexadecimal digits */
+#define MU_FOLD_SIZE_MAX (1 << 20)                                            /* workers of one node */
+#define MU_FOLD_WORKERS_MAX (MU_FOLD_SIZE_MAX * (int64_t)MU_FOLD_MEMBERS_MAX) /* of a world */
+#define MU_FOLD_COUNT_MAX 1000000000 /* restarts, or crashes in a row; more are not counted */
+#define MU_FOLD_SPANS_MAX 16         /* of ranks that are gone, in the news */
+#define MU_FOLD_HOLD_MAX_MS 3600000  /* above this a world's hold_ms is none of ours */
+#define MU_FOLD_ADDR_MAX 256         /* as in struct muster_store_info */
+#define MU_FOLD_ID_TEXT_MAX 17       /* 16 hexadecimal digits */
 
 /* Identities of nodes and worlds are random and not 0; on the wire, 16 hexadecimal digits. */
 const char *mu_fold_id_text(uint64_t id, char text[static MU_FOLD_ID_TEXT_MAX]);

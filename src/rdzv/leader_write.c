@@ -131,7 +131,7 @@ int64_t mu_leader_used(const struct mu_fold *f)
 
 static void charge(struct mu_fold_world *next)
 {
-    next->count++;
+    next->count += next->count < MU_FOLD_COUNT_MAX;
     if (next->window_s == 0)
         return;
     if (next->charges_count == MU_FOLD_CHARGES_MAX)
@@ -177,7 +177,7 @@ void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded)
     assert(l->next.id == 0 && l->seats == NULL);
     if (count > MU_FOLD_MEMBERS_MAX)
         count = MU_FOLD_MEMBERS_MAX;
-    l->next = (struct mu_fold_world){ .round = has_doc ? f->doc.round + 1 : 0,
+    l->next = (struct mu_fold_world){ .round = has_doc ? f->doc.round + (f->doc.round < MU_DOC_ROUND_MAX) : 0,
                                       .nodes = (int64_t)count,
                                       .hold_ms =
                                           has_doc ? mu_rules_hold_ms(f->doc.hold_ms, f->now_ms - f->doc_since_ms) : 0 };

@@ -7,7 +7,9 @@
 
 int64_t mu_slowdown_crashes(int64_t before, uint64_t lasted_ms)
 {
-    return lasted_ms < MU_SLOWDOWN_CRASH_MS ? before + 1 : 0;
+    if (lasted_ms >= MU_SLOWDOWN_CRASH_MS)
+        return 0;
+    return before < MU_FOLD_COUNT_MAX ? before + 1 : MU_FOLD_COUNT_MAX;
 }
 
 /* `first_ms` at the `from`th time, twice as long each time after it. */

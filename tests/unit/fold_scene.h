@@ -28,7 +28,7 @@ struct scene {
     struct mu_fold_news news;                                                 /* ... and so these */
     struct mu_fold_closed closed;
     struct mu_fold_seat seats[8];
-    struct mu_fold_world like; /* what documents that are added say of restarts */
+    struct mu_fold_world like; /* what documents that are added say of restarts, and the round, if it is not the id */
     struct muster_error why;   /* of the last failure */
     /* The world in etcd whose document was added last. */
     uint64_t world, members[4];
@@ -402,7 +402,7 @@ static inline struct mu_buf *add(struct scene *s, const char *name, int64_t crea
 static inline void add_doc(struct scene *s, uint64_t id, int64_t mod, const uint64_t *members, size_t count)
 {
     struct mu_fold_world world = { .id = id,
-                                   .round = (int64_t)id,
+                                   .round = s->like.round > 0 ? s->like.round : (int64_t)id,
                                    .nodes = (int64_t)count,
                                    .hold_ms = s->hold_ms,
                                    .one_host = true,

@@ -124,9 +124,10 @@ static void a_world_is_read_as_it_was_written(void **state)
 
 static void a_seat_is_read_as_it_was_written(void **state)
 {
-    const struct mu_fold_seat seat = {
-        .rank = MU_FOLD_MEMBERS_MAX - 1, .base_rank = INT64_MAX, .base_role_rank = INT64_MAX - 1, .role_size = INT64_MAX
-    };
+    const struct mu_fold_seat seat = { .rank = MU_FOLD_MEMBERS_MAX - 1,
+                                       .base_rank = MU_FOLD_WORKERS_MAX - 1,
+                                       .base_role_rank = MU_FOLD_WORKERS_MAX - 2,
+                                       .role_size = MU_FOLD_WORKERS_MAX };
     struct mu_fold_seat again = { .rank = -1 };
     struct mu_buf bytes = { 0 };
 
@@ -254,9 +255,9 @@ static void whatever_is_in_them_worlds_and_news_are_small(void **state)
                                    .first_pid = INT64_MAX,
                                    .first_local_id = INT64_MAX,
                                    .size = MU_FOLD_SIZE_MAX * (int64_t)MU_FOLD_MEMBERS_MAX,
-                                   .count = INT64_MAX,
+                                   .count = MU_FOLD_COUNT_MAX,
                                    .max_restarts = INT64_MAX,
-                                   .crashes = INT64_MAX,
+                                   .crashes = MU_FOLD_COUNT_MAX,
                                    .window_s = MU_FOLD_WINDOW_MAX_S,
                                    .charges_count = MU_FOLD_CHARGES_MAX };
     struct mu_fold_world cut = { .id = 0 };
@@ -437,6 +438,7 @@ static void other_versions_are_refused_by_name(void **state)
 #define NEWS_END NEWS_MORE("\"apart\":0,\"pause_ms\":0,\"last_call_ms\":-1,\"grace\":false")
 #define NEWS_WAITS(held_ms, pause_ms)                                                                                  \
     NEWS_WHY("\"\"", "[\"a\"," held_ms "]") ",\"apart\":0,\"pause_ms\":" pause_ms ",\"last_call_ms\":-1,\"grace\":false"
+#define HIGHEST "9223372036854775807"
 #define T10 "1,1,1,1,1,1,1,1,1,1"
 #define X50 "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
 #define X350 X50 X50 X50 X50 X50 X50 X50
@@ -456,6 +458,8 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { WORLD, "{\"v\":2,\"world\":\"0000000000000000\"}", "'world'" },
         { WORLD, "{\"v\":2,\"world\":\"00000000000000AB\"}", "'world'" },
         { WORLD, WORLD_OF("\"round\":-1"), "'round'" },
+        { WORLD, WORLD_OF("\"round\":9007199254740993"), "'round'" },
+        { WORLD, WORLD_OF("\"round\":9007199254740992"), "'nodes'" },
         { WORLD, WORLD_OF("\"round\":0"), "'nodes'" },
         { WORLD, WORLD_OF("\"round\":0,\"nodes\":0"), "'nodes'" },
         { WORLD, WORLD_OF("\"round\":0,\"nodes\":16385"), "'nodes'" },
@@ -470,6 +474,11 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { WORLD, WORLD_OF("\"round\":0,\"nodes\":1,\"hold_ms\":0,\"first\":[\"a\",1,1]," COUNTS), NULL },
         { WORLD, WORLD_REST("0", "0", "0", "0", "0", "[]", "\"\""), "'size'" },
         { WORLD, WORLD_REST("17179869185", "0", "0", "0", "0", "[]", "\"\""), "'size'" },
+        { WORLD, WORLD_REST("1", "1000000000", "0", "0", "1000000000", "[]", "\"\""), NULL },
+        { WORLD, WORLD_REST("1", "1000000001", "0", "0", "0", "[]", "\"\""), "'count'" },
+        { WORLD, WORLD_REST("1", HIGHEST, "0", "0", "0", "[]", "\"\""), "'count'" },
+        { WORLD, WORLD_REST("1", "0", "0", "0", "1000000001", "[]", "\"\""), "'crashes'" },
+        { WORLD, WORLD_REST("1", "0", "0", "0", HIGHEST, "[]", "\"\""), "'crashes'" },
         { WORLD, WORLD_REST("1", "-1", "0", "0", "0", "[]", "\"\""), "'count'" },
         { WORLD, WORLD_REST("1", "0", "-1", "0", "0", "[]", "\"\""), "'max_restarts'" },
         { WORLD, WORLD_REST("1", "0", "0", "-1", "0", "[]", "\"\""), "'window_s'" },
@@ -498,6 +507,9 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":-1"), "'rank'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1"), "'count'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":-1"), "'count'" },
+        { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":1000000001"), "'count'" },
+        { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":" HIGHEST), "'count'" },
+        { RECORD, RECORD_OF(STAY "\"round\":9007199254740993"), "'round'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":0"), "'world_size'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":0,\"world_size\":0"), "'world_size'" },
         { RECORD, RECORD_BY("\"x\":1", JOIN), "'size'" },
@@ -529,6 +541,11 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { SEAT, SEAT_OF("1", "0", "-1", "1"), "'role_base'" },
         { SEAT, SEAT_OF("1", "0", "0", "0"), "'role_size'" },
         { SEAT, SEAT_OF("16383", "0", "0", "1"), NULL },
+        { SEAT, SEAT_OF("1", "17179869183", "17179869183", "17179869184"), NULL },
+        { SEAT, SEAT_OF("1", "17179869184", "0", "1"), "'base'" },
+        { SEAT, SEAT_OF("1", HIGHEST, "0", "1"), "'base'" },
+        { SEAT, SEAT_OF("1", "0", "17179869184", "1"), "'role_base'" },
+        { SEAT, SEAT_OF("1", "0", "0", "17179869185"), "'role_size'" },
         { PAGE, "{\"v\":2}", "'members'" },
         { PAGE, PAGE_OF("[null,null,null]"), "'members'" }, /* more than are in it */
         { PAGE, PAGE_OF("[[\"" ID "\",\"a\",1]]"), "rank 0" },

@@ -427,6 +427,26 @@ static void after_rounds_that_fail_at_once_there_is_a_pause(void **state)
     assert_int_equal(world_written(s).crashes, 3);
 }
 
+/* What a stranger may have put there: the next world can be read like any other. */
+static void numbers_that_are_as_high_as_they_can_be_stay_there(void **state)
+{
+    struct scene *s = *state;
+
+    s->like = (struct mu_fold_world){
+        .round = MU_DOC_ROUND_MAX, .count = MU_FOLD_COUNT_MAX, .max_restarts = INT64_MAX, .crashes = MU_FOLD_COUNT_MAX
+    };
+    lead(s, us, 2);
+    (void)fails(s, OTHER, 7, 0, false);
+    (void)news_come(s, 30);
+    (void)we_join(s);
+    (void)fails(s, OTHER, 7, 40, true);
+    (void)news_come(s, 70);
+    assert_non_null(strstr(passes(s, MU_SLOWDOWN_PAUSE_MAX_MS), "seat 22=0"));
+    assert_int_equal(world_written(s).round, MU_DOC_ROUND_MAX);
+    assert_int_equal(world_written(s).count, MU_FOLD_COUNT_MAX);
+    assert_int_equal(world_written(s).crashes, MU_FOLD_COUNT_MAX);
+}
+
 static void a_pause_is_told_and_is_no_time_of_a_join(void **state)
 {
     const struct mu_fold_news news = { .world = 7, .over = true, .last_call_ms = -1, .pause_ms = 30000 };
@@ -693,6 +713,7 @@ int main(void)
         TEST(a_new_leader_knows_of_losses_by_the_news),
         TEST(without_a_restart_left_the_job_is_closed_when_nobody_is_in),
         TEST(after_rounds_that_fail_at_once_there_is_a_pause),
+        TEST(numbers_that_are_as_high_as_they_can_be_stay_there),
         TEST(a_pause_is_told_and_is_no_time_of_a_join),
         TEST(a_node_that_comes_and_goes_is_held_off_and_named),
         TEST(nobody_is_held_off_where_the_others_are_too_few),

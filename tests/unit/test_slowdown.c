@@ -13,9 +13,16 @@ static void the_third_short_round_in_a_row_brings_a_pause(void **state)
         int64_t crashes;
         uint64_t pause_ms;
     } rows[] = {
-        { 0, 100, 1, 0 },   { 1, 9999, 2, 0 },   { 2, 0, 3, 1000 },     { 3, 5000, 4, 2000 },
-        { 4, 1, 5, 4000 },  { 7, 1, 8, 30000 },  { 99, 1, 100, 30000 }, /* at most */
-        { 2, 10000, 0, 0 }, { 99, 60000, 0, 0 },                        /* it worked for a while */
+        { 0, 100, 1, 0 },
+        { 1, 9999, 2, 0 },
+        { 2, 0, 3, 1000 },
+        { 3, 5000, 4, 2000 },
+        { 4, 1, 5, 4000 },
+        { 7, 1, 8, 30000 },
+        { 99, 1, 100, 30000 }, /* at most */
+        { MU_FOLD_COUNT_MAX, 1, MU_FOLD_COUNT_MAX, 30000 },
+        { 2, 10000, 0, 0 },
+        { 99, 60000, 0, 0 }, /* it worked for a while */
     };
 
     (void)state;
