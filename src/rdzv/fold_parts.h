@@ -291,6 +291,7 @@ bool mu_leader_parse_key(struct mu_slice key, uint64_t *ret_id, uint64_t *ret_un
 bool mu_leader_parse_mark(struct mu_slice key, const char *word, uint64_t *ret_id);
 bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv);
 bool mu_leader_put_back(struct mu_fold *f);
+const struct entry *mu_leader_newest(const struct mu_fold *f, size_t at, size_t *ret_next);
 void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone);
 void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry);
 bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record);

@@ -233,7 +233,7 @@ void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone)
 }
 
 /* The newest of a node's records: those of older leases are still there for a while. *ret_next: the next node's. */
-static const struct entry *newest(const struct mu_fold *f, size_t at, size_t *ret_next)
+const struct entry *mu_leader_newest(const struct mu_fold *f, size_t at, size_t *ret_next)
 {
     const struct entry *best = f->lead.entries[at];
 
@@ -248,7 +248,7 @@ static const struct entry *find_node(const struct mu_fold *f, uint64_t id)
 {
     size_t at = lower_bound(f, id, 0), next;
 
-    return at < f->lead.entries_count && f->lead.entries[at]->id == id ? newest(f, at, &next) : NULL;
+    return at < f->lead.entries_count && f->lead.entries[at]->id == id ? mu_leader_newest(f, at, &next) : NULL;
 }
 
 /* It stays in a world, and says of it what we know: not another round, nor another count of nodes. */
@@ -272,8 +272,8 @@ static void hear_holders(struct mu_fold *f)
 
     if (!mu_fold_has(f, JOB_DOC))
         return;
-    for (size_t i = 0; i < l->entries_count && !mu_fold_members_all_known(&l->members); i++) {
-        const struct entry *entry = l->entries[i];
+    for (size_t at = 0; at < l->entries_count && !mu_fold_members_all_known(&l->members);) {
+        const struct entry *entry = mu_leader_newest(f, at, &at);
         const struct mu_fold_record *record = &entry->record;
         const struct mu_fold_member member = { entry->id,
                                                { mu_slice_str(record->name), record->pid, record->local_id } };
@@ -599,7 +599,7 @@ static void leave_out(const struct mu_fold *f, struct folded *folded)
 static void find_candidates(struct mu_fold *f, struct folded *folded)
 {
     for (size_t at = 0; at < f->lead.entries_count;) {
-        const struct entry *entry = newest(f, at, &at);
+        const struct entry *entry = mu_leader_newest(f, at, &at);
         int64_t rank = mu_fold_has(f, JOB_DOC) ? mu_fold_members_rank(&f->lead.members, entry->id) : -1;
         bool in = rank >= 0 && f->lead.fates[rank].gone == HERE;
 
@@ -709,7 +709,7 @@ static size_t count_holders(const struct mu_fold *f, const struct mu_fold_record
     size_t holders = 0;
 
     for (size_t at = 0; at < f->lead.entries_count;) {
-        const struct mu_fold_record *record = &newest(f, at, &at)->record;
+        const struct mu_fold_record *record = &mu_leader_newest(f, at, &at)->record;
 
         holders += mu_leader_is_holder(f, record) && mu_leader_hold_the_same(record, holder);
     }
@@ -725,7 +725,7 @@ static void put_world_back(struct mu_fold *f)
     size_t best_holders = 0;
 
     for (size_t at = 0; at < l->entries_count;) {
-        const struct mu_fold_record *record = &newest(f, at, &at)->record;
+        const struct mu_fold_record *record = &mu_leader_newest(f, at, &at)->record;
         size_t holders;
 
         if (!mu_leader_is_holder(f, record) || (best != NULL && mu_leader_hold_the_same(record, best)))

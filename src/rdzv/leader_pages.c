@@ -74,6 +74,7 @@ static bool read_members(struct mu_fold *f, const struct mu_fold_event *event)
 {
     struct lead *l = &f->lead;
     size_t pages = 0;
+    bool once;
 
     if (mu_leader_knows_members(f) && !l->pages_broken)
         return true;
@@ -85,7 +86,12 @@ static bool read_members(struct mu_fold *f, const struct mu_fold_event *event)
         return false;
     }
     l->fates_count = l->members.count;
-    l->pages_broken = pages != mu_fold_pages(l->members.count) || !mu_fold_members_sort(&l->members);
+    once = mu_fold_members_sort(&l->members);
+    if (!once && mu_fold_members_init(&l->members, f->doc.id, (size_t)f->doc.nodes) < 0) { /* nobody is known by them */
+        mu_leader_forget_members(l);
+        return false;
+    }
+    l->pages_broken = pages != mu_fold_pages(l->members.count) || !once;
     if (mu_fold_has_news(f))
         mu_leader_see_news(f);
     return true;

@@ -214,11 +214,14 @@ void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *ho
     for (size_t i = 0; whole && knew && i < l->members.count; i++)
         if (l->members.items[i].id != 0)
             whole = mu_fold_members_set(&l->next_members, i, &l->members.items[i]) == 0;
-    for (size_t i = 0; whole && i < l->entries_count; i++) {
-        const struct mu_fold_record *record = &l->entries[i]->record;
-        const struct mu_fold_member member = member_of(l->entries[i]);
+    for (size_t at = 0; whole && at < l->entries_count;) {
+        const struct entry *entry = mu_leader_newest(f, at, &at);
+        const struct mu_fold_record *record = &entry->record;
+        const struct mu_fold_member member = member_of(entry);
 
-        if (mu_leader_is_holder(f, record) && mu_leader_hold_the_same(record, holder))
+        if (!mu_leader_is_holder(f, record) || !mu_leader_hold_the_same(record, holder))
+            continue;
+        if (l->next_members.items[record->rank].id == 0 && !(knew && mu_fold_members_rank(&l->members, entry->id) >= 0))
             whole = mu_fold_members_set(&l->next_members, (size_t)record->rank, &member) == 0;
     }
     if (!whole || !begin(f))

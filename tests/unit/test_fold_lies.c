@@ -57,6 +57,42 @@ static void who_contradicts_the_world_that_we_know_does_not_hold_it(void **state
     }
 }
 
+/* What we know of its members is right, whatever their records say. */
+static void nobody_takes_the_rank_of_a_known_member(void **state)
+{
+    static const struct {
+        uint64_t id;
+        int64_t create, rank;
+    } rows[] = { { LIAR, 9, 0 }, { LIAR, 9, 1 }, { OTHER, 9, 1 } };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct scene *s = *state;
+        char text[64];
+
+        lead_beside(s, true, 7, 0, 2);
+        add_holder(s, rows[i].id, rows[i].create, 7, 7, rows[i].rank, 2);
+        (void)changed(s, MU_FOLD_NODES);
+        put_world_back(s);
+        assert_string_equal(list_members(s, text), "22 11");
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+/* Its newest record says which. */
+static void nobody_has_two_ranks(void **state)
+{
+    struct scene *s = *state;
+    char text[64];
+
+    join_as_leader(s);
+    add_holder(s, OTHER, 7, 9, 5, 1, 3);
+    add_holder(s, OTHER, 8, 9, 5, 0, 3);
+    add_holder(s, THIRD, 9, 9, 5, 2, 3);
+    assert_non_null(strstr(find_holders(s), "page 0 job/doc job/news"));
+    assert_string_equal(list_members(s, text), "0 22 33");
+}
+
 /* Nobody who leads has seen that world: what most of its records say is so. */
 static void of_two_worlds_with_one_name_the_one_that_most_hold_is_put_back(void **state)
 {
@@ -198,6 +234,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(who_contradicts_the_world_that_we_know_does_not_hold_it),
+        TEST(nobody_takes_the_rank_of_a_known_member),
+        TEST(nobody_has_two_ranks),
         TEST(of_two_worlds_with_one_name_the_one_that_most_hold_is_put_back),
         TEST(a_document_that_contradicts_the_world_that_we_know_is_foreign),
         TEST(a_rank_of_another_count_of_members_is_nobodys),
