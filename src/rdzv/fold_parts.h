@@ -49,6 +49,7 @@ enum seat_state { SEAT_UNASKED, SEAT_ASKED, SEAT_NONE, SEAT_RANKED, SEAT_NAMES_A
 struct seat {
     enum seat_state state;
     uint64_t world;    /* whose; 0: there is none */
+    int64_t nodes;     /* ... of so many */
     uint64_t id;       /* of the request that is under way */
     uint64_t again_ms; /* names are not asked for before this */
     char key[MU_FOLD_KEY_MAX];

@@ -5,19 +5,20 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static void forget(struct seat *seat, uint64_t world)
+static void forget(struct seat *seat, uint64_t world, int64_t nodes)
 {
     mu_fold_members_done(&seat->names);
-    *seat = (struct seat){ .state = SEAT_UNASKED, .world = world };
+    *seat = (struct seat){ .state = SEAT_UNASKED, .world = world, .nodes = nodes };
 }
 
 /* What is known of a seat is known of one world. */
 void mu_fold_seat_observe(struct mu_fold *f)
 {
     uint64_t world = mu_fold_has(f, JOB_DOC) ? f->doc.id : 0;
+    int64_t nodes = world != 0 ? f->doc.nodes : 0;
 
-    if (f->seat.world != world)
-        forget(&f->seat, world);
+    if (f->seat.world != world || f->seat.nodes != nodes)
+        forget(&f->seat, world, nodes);
 }
 
 static void name_seat(const struct mu_fold *f, char key[static MU_FOLD_KEY_MAX])
@@ -92,8 +93,8 @@ bool mu_fold_seat_ranged(struct mu_fold *f, const struct mu_fold_event *event)
     if (!mu_fold_is_answer(event, &f->seat.id))
         return false;
     mu_fold_is_heard(f);
-    if (!f->job.loaded || !mu_fold_has(f, JOB_DOC) || f->doc.id != f->seat.world)
-        forget(&f->seat, 0);
+    if (!f->job.loaded || !mu_fold_has(f, JOB_DOC) || f->doc.id != f->seat.world || f->doc.nodes != f->seat.nodes)
+        forget(&f->seat, 0, 0);
     else if (f->seat.state == SEAT_ASKED)
         hear_seat(f, event);
     else

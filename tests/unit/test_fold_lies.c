@@ -127,6 +127,25 @@ static void a_document_that_contradicts_the_world_that_we_know_is_foreign(void *
     }
 }
 
+/* We have a seat in a world of three, and hear of one of the same name with fewer. */
+static void a_seat_is_of_the_document_that_was_seen(void **state)
+{
+    static const uint64_t three[] = { OTHER, THIRD, ME };
+    struct scene *s = *state;
+
+    mu_fold_free(s->fold);
+    begin_with(s, MIN, MAX, (struct mu_fold_config){ .ops_max = MU_FOLD_OPS_MIN, .wants_names = true });
+    join_beside_a_leader(s);
+    add_doc(s, 7, 20, three, 3);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "progress, read seat");
+    assert_string_equal(seated(s), "read names");
+    add_doc(s, 7, 30, three, 1);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "progress, read seat");
+    add_page(s, 7, three, 1);
+    (void)ranged(s, &s->seat_id);
+    assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_JOINING);
+}
+
 /* Of a world that was put back, and whose members are not all known. */
 static void a_rank_of_another_count_of_members_is_nobodys(void **state)
 {
@@ -238,6 +257,7 @@ int main(void)
         TEST(nobody_has_two_ranks),
         TEST(of_two_worlds_with_one_name_the_one_that_most_hold_is_put_back),
         TEST(a_document_that_contradicts_the_world_that_we_know_is_foreign),
+        TEST(a_seat_is_of_the_document_that_was_seen),
         TEST(a_rank_of_another_count_of_members_is_nobodys),
         TEST(nobody_stays_in_no_world),
         TEST(news_of_an_endless_wait_are_foreign),
