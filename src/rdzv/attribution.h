@@ -2,7 +2,8 @@
  * round is over, and every node is told the same words.
  *
  * 1. A member was lost without being done, and its loss was noticed soon enough after the first failure to be its
- *    cause: the loss is it. It is named, and costs nothing. What others reported is a consequence.
+ *    cause: the loss is it. It is named, and costs nothing. What others reported is a consequence. A member that has
+ *    joined the next round is not lost from this one.
  * 2. Otherwise what was reported first. A failure costs one restart. That a node left, or that nodes wanted to join,
  *    costs nothing, and failures that were reported after it are consequences.
  * 3. Otherwise nodes came or went: that costs nothing. */

@@ -139,7 +139,7 @@ struct mu_fold_span { /* of ranks */
 struct mu_fold_news {
     uint64_t world;  /* that they are of; 0: there was none */
     int64_t gone;    /* how many members are: have left it, or are lost */
-    int64_t missing; /* ... of which these are lost: no record of theirs is left */
+    int64_t missing; /* ... of which these are lost: their records went while they were in it */
     /* Their ranks, ascending and apart from each other; `gone` may be more of them than there was room for. */
     struct mu_fold_span spans[MU_FOLD_SPANS_MAX];
     size_t spans_count;

@@ -75,7 +75,14 @@ enum record_state { RECORD_MISSING, RECORD_JOINS, RECORD_STAYS };
 enum { OPS_MAX = 3 }; /* of a write that is no world */
 enum written { RECORD, CROWN, CLOSED_MARK, RECORD_BACK, NO_DOC, SEATS, WORLD, NEWS };
 
-enum gone { HERE, LEFT, MISSING };
+/* Whether a member of the document's world is in it still. Who has left it is not lost from it later.
+ *
+ *   HERE ---> LEFT       its record says so
+ *    |   +--> MISSING    it has no record any more
+ *    v   |
+ *   GONE +               the news say only that it is one of these
+ */
+enum gone { HERE, GONE, LEFT, MISSING };
 
 /* What members said first of their ends, of one kind. */
 struct said {
@@ -86,10 +93,10 @@ struct said {
 
 /* What has become of a member of the document's world. */
 struct fate {
-    enum gone gone; /* who is gone once stays gone */
+    enum gone gone;
     bool done;
     enum mu_fold_end_kind end; /* as it says */
-    uint64_t gone_ms;          /* when that was noticed, or that it is lost */
+    uint64_t gone_ms;          /* GONE, MISSING, or it has said goodbye: when that was noticed */
 };
 
 /* Of nodes, ascending. */

@@ -128,14 +128,17 @@ static bool make_room(struct mu_fold *f)
     return true;
 }
 
-/* Who says why it goes may be gone before we fold. */
+/* Who says that it has left the document's world, or why it goes, may be gone before we fold. */
 static void hear_last(struct mu_fold *f, const struct entry *entry)
 {
     int64_t rank =
         mu_fold_has(f, JOB_DOC) && mu_leader_knows_members(f) ? mu_fold_members_rank(&f->lead.members, entry->id) : -1;
 
-    if (rank >= 0)
-        mu_leader_hear_end(f, (size_t)rank, entry);
+    if (rank < 0)
+        return;
+    mu_leader_hear_end(f, (size_t)rank, entry);
+    if (entry->record.joining && entry->record.world == f->doc.id && f->lead.fates[rank].gone != MISSING)
+        f->lead.fates[rank].gone = LEFT;
 }
 
 static void remove_entry(struct mu_fold *f, size_t at)
@@ -357,19 +360,23 @@ static void judge_member(struct mu_fold *f, size_t rank, const struct entry *ent
     bool was_here = fate->gone == HERE;
 
     fate->done |= id != 0 && has_id(&f->lead.done, id);
-    if (entry == NULL && !grace && !is_us)
-        fate->gone = MISSING;
-    if (was_here && fate->gone == MISSING && is_lost(fate)) {
-        fate->gone_ms = f->now_ms;
-        mu_leader_note_stay(f, rank, f->now_ms);
-    }
-    if (entry == NULL || !was_here)
+    if (fate->gone == LEFT || fate->gone == MISSING)
         return;
-    if (entry->record.joining == (entry->record.world == f->doc.id))
-        fate->gone = LEFT;
-    /* Of a world that was put back, members have said that they are in it by now. */
-    if (!grace && f->lead.was_put_back == f->doc.id && entry->record.joining)
-        fate->gone = LEFT;
+    if (entry != NULL) {
+        /* Of a world that was put back, members have said that they are in it by now. */
+        bool is_late = !grace && f->lead.was_put_back == f->doc.id && entry->record.joining;
+
+        if (is_late || entry->record.joining == (entry->record.world == f->doc.id))
+            fate->gone = LEFT;
+        return;
+    }
+    if (grace || is_us)
+        return;
+    fate->gone = MISSING;
+    if (was_here && !mu_fold_end_is_goodbye(fate->end)) /* else that was noticed before */
+        fate->gone_ms = f->now_ms;
+    if (was_here && is_lost(fate))
+        mu_leader_note_stay(f, rank, f->now_ms);
 }
 
 /* Who is in, by the records. In the time of grace a record that is missing does not count. When a round is over, those

@@ -21,20 +21,28 @@ bool mu_leader_knows_members(const struct mu_fold *f)
     return f->lead.members.world == f->doc.id && (int64_t)f->lead.members.count == f->doc.nodes;
 }
 
+/* How members are gone, as far as the news say. */
+static enum gone gone_by(const struct mu_fold_news *news)
+{
+    if (news->missing == 0)
+        return LEFT;
+    return news->missing == news->gone ? MISSING : GONE;
+}
+
 /* What the news say of members that are gone. Who does not lead any more believes them: what it judged itself was
  * perhaps at another server, and the leaders after it know better. */
 void mu_leader_see_news(struct mu_fold *f)
 {
     struct lead *l = &f->lead;
-    enum gone gone = f->news.missing == f->news.gone ? MISSING : LEFT; /* of some nobody knows which it was */
 
     for (size_t i = 0; l->fates != NULL && f->news.world == l->members.world && i < l->members.count; i++) {
         l->fates[i].done |= mu_fold_news_done(&f->news, (int64_t)i);
         if (!f->was_leader)
             l->fates[i].gone = HERE;
         if (l->fates[i].gone == HERE && mu_fold_news_gone(&f->news, (int64_t)i))
-            l->fates[i] =
-                (struct fate){ .gone = gone, .done = l->fates[i].done, .end = l->fates[i].end, .gone_ms = f->now_ms };
+            l->fates[i] = (struct fate){
+                .gone = gone_by(&f->news), .done = l->fates[i].done, .end = l->fates[i].end, .gone_ms = f->now_ms
+            };
     }
 }
 

@@ -358,6 +358,37 @@ static void what_was_reported_first_is_the_cause(void **state)
     }
 }
 
+/* What becomes of it then is no matter of that round: its workers have ended. */
+static void who_has_left_the_round_is_not_lost_from_it(void **state)
+{
+    for (int at_once = 0; at_once < 2; at_once++) { /* it is gone before we fold what it said */
+        struct scene *s = *state;
+
+        s->own_hosts = true;
+        s->like.max_restarts = 3;
+        lead(s, three, 3);
+        (void)fails(s, OTHER, 7, 0, false);
+        (void)news_come(s, 30);
+        (void)we_join(s);
+        (void)passes(s, 25000); /* OTHER takes its time to stop its workers */
+        (void)kept(s, true);
+        (void)news_come(s, 61);
+        add_record(s, THIRD, 8, 6, true, 7);
+        if (!at_once && strstr(changed(s, MU_FOLD_NODES), "job/news") != NULL)
+            (void)news_come(s, 62);
+        (void)add(s, "nodes/0000000000000033/0000000000000008", 0, 63, 0);
+        s->kvs[s->count - 1].deleted = true;
+        if (strstr(changed(s, MU_FOLD_NODES), "job/news") != NULL)
+            (void)news_come(s, 64);
+        assert_int_equal(s->news.missing, 0);
+        assert_non_null(strstr(fails(s, OTHER, 7, 40, true), "job/doc"));
+        assert_int_equal(world_written(s).count, 1);
+        assert_string_equal(world_written(s).why, "exitcode 1; restarting with 2 nodes, restart 1 of 3");
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
 /* Workers of nodes that go on would fail if they heard of it later. */
 static void a_node_that_makes_room_for_another_ends_the_round_for_all(void **state)
 {
@@ -394,6 +425,37 @@ static void a_new_leader_knows_of_losses_by_the_news(void **state)
     (void)we_join(s);
     assert_non_null(strstr(fails(s, OTHER, 7, 40, true), "job/doc"));
     assert_int_equal(world_written(s).count, 0);
+}
+
+/* They say how many are lost, and not which ones: the records do. */
+static void a_new_leader_tells_the_lost_from_those_who_have_left(void **state)
+{
+    struct mu_fold_news news = { .world = 7, .missing = 1, .over = true, .last_call_ms = -1 };
+    struct scene *s = *state;
+
+    s->own_hosts = true;
+    s->like.max_restarts = 3;
+    mu_fold_news_add_gone(&news, 0, mu_slice_str("node22"));
+    mu_fold_news_add_gone(&news, 2, mu_slice_str("node33"));
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_leader(s, ME, 6, 11);
+    add_doc(s, 7, 20, three, 3);
+    add_full_news(s, 25, &news);
+    put_record(s, 11, 26);
+    (void)kept(s, true);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, OTHER, 7, 6, true, 7);
+    assert_non_null(strstr(folds(s), "job/news(gone 0 2, 1 missing; waiting 1)"));
+    (void)news_come(s, 40);
+    (void)deleted(s, MU_FOLD_NODES, "nodes/0000000000000022/0000000000000007", 45);
+    if (strstr(s->trace, "job/news") != NULL)
+        (void)news_come(s, 46);
+    assert_int_equal(s->news.missing, 1);
+    (void)we_join(s);
+    add_record(s, OTHER, 50, 7, true, 7); /* that node is back, under another lease */
+    assert_non_null(strstr(changed(s, MU_FOLD_NODES), "job/doc"));
+    assert_string_equal(world_written(s).why,
+                        "lost node33: no keep-alive for 10 s; restarting with 2 nodes, no restart charged");
 }
 
 static void without_a_restart_left_the_job_is_closed_when_nobody_is_in(void **state)
@@ -709,8 +771,10 @@ int main(void)
         TEST(a_failure_costs_a_restart_when_everybody_is_out),
         TEST(a_loss_is_free_and_excuses_failures),
         TEST(what_was_reported_first_is_the_cause),
+        TEST(who_has_left_the_round_is_not_lost_from_it),
         TEST(a_node_that_makes_room_for_another_ends_the_round_for_all),
         TEST(a_new_leader_knows_of_losses_by_the_news),
+        TEST(a_new_leader_tells_the_lost_from_those_who_have_left),
         TEST(without_a_restart_left_the_job_is_closed_when_nobody_is_in),
         TEST(after_rounds_that_fail_at_once_there_is_a_pause),
         TEST(numbers_that_are_as_high_as_they_can_be_stay_there),
