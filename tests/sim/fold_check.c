@@ -1,9 +1,13 @@
 /* What must hold, whatever happens. */
 #include "fold_sim.h"
+#include "rdzv/attribution.h"
 
 #include <string.h>
 
-enum { FENCE_LATE_MS = 60 }; /* it is looked at so often, and times are cut to milliseconds */
+enum {
+    FENCE_LATE_MS = 60,    /* it is looked at so often, and times are cut to milliseconds */
+    REPORT_LATE_MS = 1000, /* until the leader has heard what was acknowledged */
+};
 
 void check_reset(void)
 {
@@ -107,6 +111,7 @@ void check_key_gone(const struct key *key)
         return;
     node->gone_rev = s->revision;
     node->gone_us = s->now_us;
+    node->gone_from = gone.joining ? gone.world : 0;
     node->gone_incarnation = s->incarnation;
 }
 
@@ -164,6 +169,17 @@ static bool is_plain(void)
     return true;
 }
 
+/* Whether its loss may have ended the round that a worker's failure ended first. Who begins to lead later knows less:
+ * then all losses count. */
+static bool may_be_cause(const struct node *node, const struct world *world, uint64_t failed_us)
+{
+    uint64_t late_us = (s->lease_ms + MU_ATTRIBUTION_LATE_MS + REPORT_LATE_MS) * MS;
+
+    if (node->killed_us == 0) /* also with stopped workers, before its record said so */
+        return false;
+    return s->led_us > world->born_us || (node->gone_from != world->id && node->killed_us <= failed_us + late_us);
+}
+
 static void check_cost(const struct world *last, const struct mu_fold_world *now)
 {
     int64_t cost = now->count - last->restarts;
@@ -177,11 +193,15 @@ static void check_cost(const struct world *last, const struct mu_fold_world *now
         if (node == NULL)
             continue;
         failed |= node->failed_world == last->id;
-        lost |= node->killed_us != 0; /* also with stopped workers, before its record said so */
         if (node->failed_world == last->id && node->failed_us != 0 && node->failed_us < failed_us)
             failed_us = node->failed_us;
         if (node->killed_world == last->id && node->failed_world != last->id && node->killed_us < killed_us)
             killed_us = node->killed_us;
+    }
+    for (size_t i = 0; i < last->count && !lost && failed_us != UINT64_MAX; i++) {
+        const struct node *node = node_by_id(last->members[i]);
+
+        lost = node != NULL && may_be_cause(node, last, failed_us);
     }
     SIM_EXPECT(cost == 0 || cost == 1, "a round costs %" PRId64 " restarts", cost);
     SIM_EXPECT(cost == 0 || failed, "a restart is charged, and nobody has failed");
@@ -318,6 +338,8 @@ void check_put(const struct key *before, const struct key *key)
         before = NULL; /* what the stranger wrote counts as missing */
     if (strcmp(key->name, "job/closed") == 0)
         check_end(key);
+    if (strcmp(key->name, "job/folder") == 0)
+        s->led_us = s->now_us;
     note_end(key);
     if (strcmp(key->name, "job/doc") != 0)
         return;

@@ -120,6 +120,7 @@ struct node {
     uint64_t gone_us;
     int64_t gone_rev; /* when its last record went */
     unsigned gone_incarnation;
+    uint64_t gone_from; /* the world that it had left by then, as that record said; 0: none */
     /* Its workers. */
     int64_t size;
     char role[8];
@@ -205,6 +206,7 @@ struct sim {
     bool verdicts[2]; /* that it failed, or succeeded: was written with reason */
     struct world worlds[WORLDS_MAX];
     size_t worlds_count;
+    uint64_t led_us; /* since when the leader is */
     uint64_t joins, lives;
 };
 
