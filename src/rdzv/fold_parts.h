@@ -119,6 +119,7 @@ struct lead {
     struct fate *fates;                     /* ... by rank */
     size_t fates_count;                     /* as many as members */
     struct said said[MU_FOLD_END_LOST + 1]; /* by kind */
+    bool stays_ended;                       /* of these members: that is in `slowdown` */
     struct mu_slowdown slowdown;
     struct ids done;           /* nodes that are */
     struct ids killed;         /* nodes whose keeper says that their agent was */
@@ -304,7 +305,6 @@ void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone);
 void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry);
 bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record);
 bool mu_leader_hold_the_same(const struct mu_fold_record *a, const struct mu_fold_record *b);
-void mu_leader_note_stay(struct mu_fold *f, size_t rank, uint64_t until_ms);
 void mu_leader_fold(struct mu_fold *f);
 void mu_leader_drive(struct mu_fold *f);
 void mu_leader_done(struct mu_fold *f);

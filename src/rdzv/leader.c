@@ -292,22 +292,6 @@ static void hear_holders(struct mu_fold *f)
         (void)mu_fold_members_sort(&l->members);
 }
 
-/* How long a member was in the round that ended by its own doing. Where several agents have one name nobody can tell
- * which of them it was. */
-void mu_leader_note_stay(struct mu_fold *f, size_t rank, uint64_t until_ms)
-{
-    const struct mu_node *node = &f->lead.members.items[rank].node;
-    uint64_t lasted_ms = until_ms > f->doc_since_ms ? until_ms - f->doc_since_ms : 0;
-    size_t same = 0;
-
-    if (lasted_ms >= MU_SLOWDOWN_FLAP_MS && f->lead.slowdown.nodes == NULL)
-        return; /* nobody has come and gone */
-    for (size_t i = 0; i < f->lead.members.count; i++)
-        same += mu_slice_equal(f->lead.members.items[i].node.name, node->name);
-    if (same == 1 && node->name.len > 0)
-        mu_slowdown_ended(&f->lead.slowdown, node->name.data, lasted_ms, f->now_ms);
-}
-
 /* Of those who say the same the first counts. */
 static void hear_said(struct said *said, const struct mu_fold_end *end, size_t rank, uint64_t now_ms)
 {
@@ -319,7 +303,7 @@ static void hear_said(struct said *said, const struct mu_fold_end *end, size_t r
     said->rank = rank;
 }
 
-/* What a member says of its end in this world. That its worker failed is its own doing only if that was the cause. */
+/* What a member says of its end in this world. */
 void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry)
 {
     struct fate *fate = &f->lead.fates[rank];
@@ -327,10 +311,8 @@ void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entr
 
     if (end.kind == MU_FOLD_END_NONE || end.world != f->doc.id)
         return;
-    if (mu_fold_end_is_goodbye(end.kind) && fate->end != end.kind) {
+    if (mu_fold_end_is_goodbye(end.kind) && fate->end != end.kind)
         fate->gone_ms = f->now_ms;
-        mu_leader_note_stay(f, rank, f->now_ms);
-    }
     fate->end = end.kind;
     if (end.at == 0)
         end.at = entry->mod;
@@ -375,8 +357,6 @@ static void judge_member(struct mu_fold *f, size_t rank, const struct entry *ent
     fate->gone = MISSING;
     if (was_here && !mu_fold_end_is_goodbye(fate->end)) /* else that was noticed before */
         fate->gone_ms = f->now_ms;
-    if (was_here && is_lost(fate))
-        mu_leader_note_stay(f, rank, f->now_ms);
 }
 
 /* Who is in, by the records. In the time of grace a record that is missing does not count. When a round is over, those
@@ -497,12 +477,53 @@ static void attribute(const struct mu_fold *f, struct folded *folded)
         name_member(&l->members, &l->members.items[left->rank].node, why->left_node);
         (void)snprintf(why->left_text, sizeof why->left_text, "%s", left->end.text);
     }
+}
+
+static void name_newcomers(const struct mu_fold *f, struct folded *folded)
+{
+    struct mu_attribution *why = &folded->why;
+
     for (size_t i = 0; i < folded->count; i++) {
         const struct mu_fold_record *record = &folded->candidates[i].entry->record;
         const struct mu_node node = { mu_slice_str(record->name), record->pid, record->local_id };
 
         if (folded->candidates[i].place == INT64_MAX && why->newcomers++ == 0)
-            name_member(&l->members, &node, why->newcomer);
+            name_member(&f->lead.members, &node, why->newcomer);
+    }
+}
+
+/* How long a member was in the round that ended by its own doing. Where several agents have one name nobody can tell
+ * which of them it was. */
+static void note_stay(struct mu_fold *f, size_t rank, uint64_t until_ms)
+{
+    const struct mu_node *node = &f->lead.members.items[rank].node;
+    uint64_t lasted_ms = until_ms > f->doc_since_ms ? until_ms - f->doc_since_ms : 0;
+    size_t same = 0;
+
+    if (lasted_ms >= MU_SLOWDOWN_FLAP_MS && f->lead.slowdown.nodes == NULL)
+        return; /* nobody has come and gone */
+    for (size_t i = 0; i < f->lead.members.count; i++)
+        same += mu_slice_equal(f->lead.members.items[i].node.name, node->name);
+    if (same == 1 && node->name.len > 0)
+        mu_slowdown_ended(&f->lead.slowdown, node->name.data, lasted_ms, until_ms);
+}
+
+/* Once nobody is in the round, its stays have ended, and why it is over is known. What a member did counts as one end:
+ * that its worker failed does if that was the cause, and that it was lost or left does also if the round was over. */
+static void end_stays(struct mu_fold *f, const struct folded *folded)
+{
+    struct lead *l = &f->lead;
+    const struct said *failed = &l->said[MU_FOLD_END_FAILED];
+    bool charged = mu_attribution_cost(&folded->why) > 0;
+
+    if (!mu_fold_has(f, JOB_DOC) || folded->in > 0 || l->stays_ended)
+        return;
+    l->stays_ended = true;
+    for (size_t i = 0; i < l->members.count; i++) {
+        if (charged && i == failed->rank)
+            note_stay(f, i, failed->ms);
+        else if (is_lost(&l->fates[i]) || mu_fold_end_is_goodbye(l->fates[i].end))
+            note_stay(f, i, l->fates[i].gone_ms);
     }
 }
 
@@ -785,8 +806,10 @@ static void fold_records(struct mu_fold *f, struct folded *folded)
     hear_holders(f);
     judge_members(f, folded);
     find_candidates(f, folded);
-    hold_off(f, folded);
     attribute(f, folded);
+    end_stays(f, folded);
+    hold_off(f, folded);
+    name_newcomers(f, folded);
     if (ends_job(f, folded))
         return;
     if (!mu_fold_has(f, JOB_DOC) && folded->holders > 0)

@@ -14,6 +14,7 @@ void mu_leader_forget_members(struct lead *l)
     l->fates = NULL;
     l->fates_count = 0;
     memset(l->said, 0, sizeof l->said);
+    l->stays_ended = false;
 }
 
 bool mu_leader_knows_members(const struct mu_fold *f)

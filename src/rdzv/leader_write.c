@@ -159,7 +159,6 @@ static void settle(struct mu_fold *f, const struct folded *folded)
     if (mu_attribution_cost(&folded->why) > 0) {
         charge(next);
         next->crashes = mu_slowdown_crashes(doc.crashes, failed->ms - f->doc_since_ms);
-        mu_leader_note_stay(f, failed->rank, failed->ms);
     }
     mu_attribution_why(&folded->why, next->nodes, next->window_s == 0 ? next->count : (int64_t)next->charges_count,
                        next->max_restarts, next->why);
@@ -377,6 +376,7 @@ static void adopt(struct mu_fold *f)
     if (!same) {
         free(l->fates);
         memset(l->said, 0, sizeof l->said);
+        l->stays_ended = false;
     }
     l->fates = fates;
     l->fates_count = l->next_members.count;

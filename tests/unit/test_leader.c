@@ -624,6 +624,59 @@ static void a_consequence_is_no_short_stay(void **state)
     }
 }
 
+/* What a member says, and that its record goes then, is one end. */
+static void a_stay_counts_once(void **state)
+{
+    static const struct mu_fold_end ends[] = {
+        { .kind = MU_FOLD_END_LOST, .at = 42, .text = "its launcher was killed" },
+        { .kind = MU_FOLD_END_LEFT, .at = 42, .text = "SIGTERM" }
+    };
+
+    for (size_t i = 0; i < 2 * COUNT(ends); i++) {
+        bool fails_before = i % 2 > 0;
+        struct scene *s = *state;
+
+        s->own_hosts = true;
+        s->like.max_restarts = 3;
+        lead(s, three, 3);
+        if (fails_before) {
+            (void)fails(s, OTHER, 7, 0, false);
+            (void)news_come(s, 41);
+        }
+        add_end(s, OTHER, 7, false, ends[i / 2]);
+        if (strstr(changed(s, MU_FOLD_NODES), "job/news") != NULL)
+            (void)news_come(s, 42);
+        if (strstr(deleted(s, MU_FOLD_NODES, "nodes/0000000000000022/0000000000000007", 45), "job/news") != NULL)
+            (void)news_come(s, 46);
+        (void)we_join(s);
+        add_record(s, THIRD, 8, 6, true, 7);
+        assert_non_null(strstr(changed(s, MU_FOLD_NODES), "job/doc"));
+        assert_int_equal(short_stays(s, "node22"), 1);
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+static void a_node_is_held_off_from_the_round_after_its_third_failure(void **state)
+{
+    struct scene *s = *state;
+    char members[64];
+
+    s->own_hosts = true;
+    s->like.max_restarts = 3;
+    lead(s, three, 3);
+    stays_shortly(s, "node22", MU_SLOWDOWN_FLAPS - 1);
+    (void)fails(s, OTHER, 7, 0, false);
+    (void)news_come(s, 30);
+    (void)we_join(s);
+    add_record(s, THIRD, 8, 6, true, 7);
+    if (strstr(changed(s, MU_FOLD_NODES), "job/news") != NULL)
+        (void)news_come(s, 62);
+    assert_non_null(strstr(fails(s, OTHER, 7, 40, true), "job/doc"));
+    assert_string_equal(list_members(s, members), "11 33");
+    assert_string_equal(world_written(s).why, "exitcode 1; restarting with 2 nodes, restart 1 of 3");
+}
+
 /* ---- The window ---- */
 
 static void with_a_window_seats_say_what_is_left_of_it(void **state)
@@ -783,6 +836,8 @@ int main(void)
         TEST(nobody_is_held_off_where_the_others_are_too_few),
         TEST(who_is_held_off_does_not_time_out_meanwhile),
         TEST(a_consequence_is_no_short_stay),
+        TEST(a_stay_counts_once),
+        TEST(a_node_is_held_off_from_the_round_after_its_third_failure),
         TEST(with_a_window_seats_say_what_is_left_of_it),
         TEST(who_stays_says_the_limits_of_the_job),
         TEST(restarts_older_than_the_window_do_not_count),
