@@ -509,7 +509,8 @@ static void note_stay(struct mu_fold *f, size_t rank, uint64_t until_ms)
 }
 
 /* Once nobody is in the round, its stays have ended, and why it is over is known. What a member did counts as one end:
- * that its worker failed does if that was the cause, and that it was lost or left does also if the round was over. */
+ * that its worker failed does if that was the cause, and that it was lost or left does also if the round was over. All
+ * other stays were ended by others. */
 static void end_stays(struct mu_fold *f, const struct folded *folded)
 {
     struct lead *l = &f->lead;
@@ -524,6 +525,8 @@ static void end_stays(struct mu_fold *f, const struct folded *folded)
             note_stay(f, i, failed->ms);
         else if (is_lost(&l->fates[i]) || mu_fold_end_is_goodbye(l->fates[i].end))
             note_stay(f, i, l->fates[i].gone_ms);
+        else if (l->members.items[i].id != 0)
+            mu_slowdown_ended_by_others(&l->slowdown, l->members.items[i].node.name.data);
     }
 }
 

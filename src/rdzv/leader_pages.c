@@ -88,6 +88,7 @@ static bool read_members(struct mu_fold *f, const struct mu_fold_event *event)
     if (mu_leader_knows_members(f) && !l->pages_broken)
         return true;
     mu_leader_forget_members(l);
+    mu_slowdown_done(&l->slowdown); /* how the stays of rounds ended that others led is not known */
     l->fates = calloc((size_t)f->doc.nodes, sizeof *l->fates);
     if (l->fates == NULL || mu_fold_members_init(&l->members, f->doc.id, (size_t)f->doc.nodes) < 0 ||
         mu_fold_read_pages(event, &l->members, &pages) < 0) {

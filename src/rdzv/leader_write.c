@@ -376,6 +376,8 @@ static void adopt(struct mu_fold *f)
     if (!same) {
         free(l->fates);
         memset(l->said, 0, sizeof l->said);
+        if (!l->stays_ended) /* and nobody knows how */
+            mu_slowdown_done(&l->slowdown);
         l->stays_ended = false;
     }
     l->fates = fates;

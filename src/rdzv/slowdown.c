@@ -62,18 +62,23 @@ static struct mu_slowdown_node *find_or_make(struct mu_slowdown *s, const char *
     return oldest;
 }
 
+void mu_slowdown_ended_by_others(struct mu_slowdown *s, const char *name)
+{
+    struct mu_slowdown_node *node = find(s, name);
+
+    if (node != NULL)
+        *node = (struct mu_slowdown_node){ .short_stays = 0 };
+}
+
 void mu_slowdown_ended(struct mu_slowdown *s, const char *name, uint64_t lasted_ms, uint64_t now_ms)
 {
-    struct mu_slowdown_node *node = lasted_ms < MU_SLOWDOWN_FLAP_MS ? find_or_make(s, name) : find(s, name);
+    struct mu_slowdown_node *node = lasted_ms < MU_SLOWDOWN_FLAP_MS ? find_or_make(s, name) : NULL;
 
+    if (lasted_ms >= MU_SLOWDOWN_FLAP_MS)
+        mu_slowdown_ended_by_others(s, name);
     if (node == NULL)
         return;
     node->seen_ms = now_ms;
-    if (lasted_ms >= MU_SLOWDOWN_FLAP_MS) {
-        node->short_stays = 0;
-        node->hold_ms = 0;
-        return;
-    }
     if (++node->short_stays < MU_SLOWDOWN_FLAPS)
         return;
     node->hold_ms = node->hold_ms == 0 ? MU_SLOWDOWN_HOLD_MS : doubled_ms(node->hold_ms, MU_SLOWDOWN_HOLD_MAX_MS, 1);

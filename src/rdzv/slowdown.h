@@ -4,8 +4,9 @@
  * 1 s, doubling to 30 s. How many there were is in the world, so the next leader knows.
  *
  * **Flapping.** A node whose last three stays each ended within FLAP_MS, because it was lost, left, or was charged with
- * a failure, is let in again only after 30 s, doubling to 10 min. The leader remembers that; a new one begins anew.
- * Nobody is held off where the job would have too few nodes.
+ * a failure, is let in again only after 30 s, doubling to 10 min. A stay that was longer, or that others ended, breaks
+ * the row: the node begins anew. The leader remembers rows; a new one begins anew. Nobody is held off where the job
+ * would have too few nodes.
  *
  * **Restart window.** With one, only restarts of the last so many seconds count against the maximum. The world has how
  * long ago each was when it was written: no clock of one node is another's. */
@@ -39,8 +40,9 @@ struct mu_slowdown { /* zeroed memory is empty */
 };
 
 void mu_slowdown_done(struct mu_slowdown *slowdown);
-/* A stay of that node has ended by its own doing. Without memory for it nothing is remembered. */
+/* A stay of that node has ended by its own doing. Without memory nothing is remembered. */
 void mu_slowdown_ended(struct mu_slowdown *slowdown, const char *name, uint64_t lasted_ms, uint64_t now_ms);
+void mu_slowdown_ended_by_others(struct mu_slowdown *slowdown, const char *name);
 uint64_t mu_slowdown_until_ms(const struct mu_slowdown *slowdown, const char *name); /* 0: it may come */
 
 /* How many of the restarts count still, `passed_s` after the world was written; their ages are moved on by as much, and

@@ -657,6 +657,63 @@ static void a_stay_counts_once(void **state)
     }
 }
 
+/* Three short stays are no row if others ended those between them. */
+static void a_stay_that_others_ended_breaks_a_row(void **state)
+{
+    struct scene *s = *state;
+
+    s->own_hosts = true;
+    s->like.max_restarts = 3;
+    lead(s, three, 3);
+    stays_shortly(s, "node33", MU_SLOWDOWN_FLAPS - 1);
+    stays_shortly(s, "node22", MU_SLOWDOWN_FLAPS - 2);
+    (void)fails(s, OTHER, 7, 0, false);
+    (void)news_come(s, 30);
+    (void)we_join(s);
+    assert_int_equal(short_stays(s, "node33"), MU_SLOWDOWN_FLAPS - 1); /* it is in the round still */
+    add_record(s, THIRD, 8, 6, true, 7);
+    if (strstr(changed(s, MU_FOLD_NODES), "job/news") != NULL)
+        (void)news_come(s, 62);
+    assert_non_null(strstr(fails(s, OTHER, 7, 40, true), "job/doc"));
+    assert_int_equal(short_stays(s, "node33"), 0);
+    assert_int_equal(short_stays(s, "node22"), MU_SLOWDOWN_FLAPS - 1);
+}
+
+static void add_spare_and_members(struct scene *s, uint64_t world)
+{
+    add_record(s, ME, 6, 7, true, 0);
+    add_record(s, OTHER, 7, 7, false, world);
+    add_record(s, THIRD, 8, 7, false, world);
+}
+
+/* Rounds went by that another node led: how the last stays ended is not known. */
+static void who_leads_again_after_another_begins_anew(void **state)
+{
+    for (int same = 0; same < 2; same++) {
+        struct scene *s = *state;
+        uint64_t world = same ? 7 : 9;
+
+        s->own_hosts = true;
+        fold_round(s, them); /* we are not in it */
+        add_spare_and_members(s, 7);
+        if (strstr(folds(s), "job/news") != NULL)
+            (void)news_come(s, 30);
+        (void)kept(s, true);
+        stays_shortly(s, "node44", MU_SLOWDOWN_FLAPS);
+        add_leader(s, OTHER, 50, 22);
+        add_doc(s, world, same ? 20 : 51, them, 2);
+        assert_non_null(strstr(changed(s, MU_FOLD_JOB), "unwatch nodes"));
+        (void)seated(s);
+        add_leader(s, ME, 52, 11);
+        assert_non_null(strstr(changed(s, MU_FOLD_JOB), "load nodes"));
+        add_spare_and_members(s, world);
+        (void)folds(s);
+        assert_int_equal(short_stays(s, "node44"), same ? MU_SLOWDOWN_FLAPS : 0);
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
 static void a_node_is_held_off_from_the_round_after_its_third_failure(void **state)
 {
     struct scene *s = *state;
@@ -837,6 +894,8 @@ int main(void)
         TEST(who_is_held_off_does_not_time_out_meanwhile),
         TEST(a_consequence_is_no_short_stay),
         TEST(a_stay_counts_once),
+        TEST(a_stay_that_others_ended_breaks_a_row),
+        TEST(who_leads_again_after_another_begins_anew),
         TEST(a_node_is_held_off_from_the_round_after_its_third_failure),
         TEST(with_a_window_seats_say_what_is_left_of_it),
         TEST(who_stays_says_the_limits_of_the_job),

@@ -52,12 +52,45 @@ static void a_node_that_comes_and_goes_is_held_off(void **state)
         hold_ms = hold_ms * 2 < 600000 ? hold_ms * 2 : 600000;
     }
     assert_int_equal(mu_slowdown_until_ms(&s, "node8"), 0);
-    mu_slowdown_ended(&s, "node9", 30000, now_ms); /* it stayed for a while: that is forgotten */
-    mu_slowdown_ended(&s, "node9", 5, now_ms);
-    mu_slowdown_ended(&s, "node9", 5, now_ms);
-    assert_true(mu_slowdown_until_ms(&s, "node9") <= now_ms);
-    mu_slowdown_ended(&s, "node9", 5, now_ms);
-    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), now_ms + 30000);
+    mu_slowdown_done(&s);
+}
+
+/* It is the last three stays that count. */
+static void a_stay_that_was_long_or_that_others_ended_breaks_the_row(void **state)
+{
+    for (int others = 0; others < 2; others++) {
+        struct mu_slowdown s = { .nodes = NULL };
+
+        (void)state;
+        for (unsigned k = 0; k < 5; k++)
+            mu_slowdown_ended(&s, "node9", 5, 1000);
+        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 1000 + 120000);
+        if (others)
+            mu_slowdown_ended_by_others(&s, "node9");
+        else
+            mu_slowdown_ended(&s, "node9", 30000, 32000);
+        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
+        mu_slowdown_ended(&s, "node9", 5, 33000);
+        mu_slowdown_ended(&s, "node9", 5, 34000);
+        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
+        mu_slowdown_ended(&s, "node9", 5, 35000);
+        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 35000 + 30000); /* as if nothing had been before */
+        mu_slowdown_done(&s);
+    }
+}
+
+static void nobody_else_s_row_is_broken(void **state)
+{
+    struct mu_slowdown s = { .nodes = NULL };
+
+    (void)state;
+    mu_slowdown_ended_by_others(&s, "node8");
+    assert_null(s.nodes);
+    for (unsigned k = 0; k < 3; k++) {
+        mu_slowdown_ended(&s, "node9", 5, 1000);
+        mu_slowdown_ended_by_others(&s, "node8");
+    }
+    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 31000);
     mu_slowdown_done(&s);
 }
 
@@ -110,6 +143,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_third_short_round_in_a_row_brings_a_pause),
         cmocka_unit_test(a_node_that_comes_and_goes_is_held_off),
+        cmocka_unit_test(a_stay_that_was_long_or_that_others_ended_breaks_the_row),
+        cmocka_unit_test(nobody_else_s_row_is_broken),
         cmocka_unit_test(only_so_many_are_remembered_the_oldest_is_forgotten),
         cmocka_unit_test(without_memory_nobody_is_held_off),
         cmocka_unit_test(only_restarts_within_the_window_count),
