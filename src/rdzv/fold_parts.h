@@ -7,6 +7,7 @@
  *   fold_write.c    requests, and what a node writes for itself
  *   leader.c        only while this node leads: records in; what is to be made of them
  *   leader_pages.c  only while this node leads: what it reads when it begins to lead
+ *   leader_stays.c  only while this node leads: who comes and goes
  *   leader_write.c  only while this node leads: worlds and news out */
 #ifndef MU_RDZV_FOLD_PARTS_H
 #define MU_RDZV_FOLD_PARTS_H
@@ -305,6 +306,8 @@ void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone);
 void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry);
 bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record);
 bool mu_leader_hold_the_same(const struct mu_fold_record *a, const struct mu_fold_record *b);
+const struct entry *mu_leader_find_node(const struct mu_fold *f, uint64_t id);
+bool mu_leader_is_lost(const struct fate *fate);
 void mu_leader_fold(struct mu_fold *f);
 void mu_leader_drive(struct mu_fold *f);
 void mu_leader_done(struct mu_fold *f);
@@ -317,7 +320,6 @@ void mu_leader_ask_pages(struct mu_fold *f);
 bool mu_leader_ranged(struct mu_fold *f, const struct mu_fold_event *event);
 bool mu_leader_failed(struct mu_fold *f, const struct mu_fold_event *event);
 
-/* leader_write.c */
 struct candidate {
     const struct entry *entry;
     int64_t place; /* its rank of before; INT64_MAX: none */
@@ -341,6 +343,11 @@ struct folded {
     uint64_t paused_until_ms; /* the next round does not begin before this; 0: it may */
 };
 
+/* leader_stays.c */
+void mu_leader_end_stays(struct mu_fold *f, const struct folded *folded);
+void mu_leader_hold_off(struct mu_fold *f, struct folded *folded);
+
+/* leader_write.c */
 int64_t mu_leader_used(const struct mu_fold *f);
 void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded);
 void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *holder);

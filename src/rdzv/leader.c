@@ -247,7 +247,7 @@ const struct entry *mu_leader_newest(const struct mu_fold *f, size_t at, size_t 
     return best;
 }
 
-static const struct entry *find_node(const struct mu_fold *f, uint64_t id)
+const struct entry *mu_leader_find_node(const struct mu_fold *f, uint64_t id)
 {
     size_t at = lower_bound(f, id, 0), next;
 
@@ -320,7 +320,7 @@ void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entr
 }
 
 /* Gone without having said why. A worker that had failed before is why. */
-static bool is_lost(const struct fate *fate)
+bool mu_leader_is_lost(const struct fate *fate)
 {
     if (fate->done)
         return false;
@@ -370,7 +370,7 @@ static void judge_members(struct mu_fold *f, struct folded *folded)
     folded->all_done = mu_fold_has(f, JOB_DOC);
     for (size_t i = 0; mu_fold_has(f, JOB_DOC) && i < l->members.count; i++) {
         uint64_t id = l->members.items[i].id;
-        const struct entry *entry = id != 0 ? find_node(f, id) : NULL;
+        const struct entry *entry = id != 0 ? mu_leader_find_node(f, id) : NULL;
         const struct fate *fate = &l->fates[i];
 
         if (entry != NULL)
@@ -425,7 +425,7 @@ static void attribute_loss(const struct mu_fold *f, struct mu_attribution *why)
         const struct fate *fate = &l->fates[i];
         const struct mu_fold_member *member = &l->members.items[i];
 
-        if (!is_lost(fate) ||
+        if (!mu_leader_is_lost(fate) ||
             (failed->end.kind != MU_FOLD_END_NONE && !mu_attribution_is_cause(fate->gone_ms, failed->ms, f->lease_ms)))
             continue;
         if (why->lost < MU_ATTRIBUTION_NAMED && member->id != 0)
@@ -489,44 +489,6 @@ static void name_newcomers(const struct mu_fold *f, struct folded *folded)
 
         if (folded->candidates[i].place == INT64_MAX && why->newcomers++ == 0)
             name_member(&f->lead.members, &node, why->newcomer);
-    }
-}
-
-/* How long a member was in the round that ended by its own doing. Where several agents have one name nobody can tell
- * which of them it was. */
-static void note_stay(struct mu_fold *f, size_t rank, uint64_t until_ms)
-{
-    const struct mu_node *node = &f->lead.members.items[rank].node;
-    uint64_t lasted_ms = until_ms > f->doc_since_ms ? until_ms - f->doc_since_ms : 0;
-    size_t same = 0;
-
-    if (lasted_ms >= MU_SLOWDOWN_FLAP_MS && f->lead.slowdown.nodes == NULL)
-        return; /* nobody has come and gone */
-    for (size_t i = 0; i < f->lead.members.count; i++)
-        same += mu_slice_equal(f->lead.members.items[i].node.name, node->name);
-    if (same == 1 && node->name.len > 0)
-        mu_slowdown_ended(&f->lead.slowdown, node->name.data, lasted_ms, until_ms);
-}
-
-/* Once nobody is in the round, its stays have ended, and why it is over is known. What a member did counts as one end:
- * that its worker failed does if that was the cause, and that it was lost or left does also if the round was over. All
- * other stays were ended by others. */
-static void end_stays(struct mu_fold *f, const struct folded *folded)
-{
-    struct lead *l = &f->lead;
-    const struct said *failed = &l->said[MU_FOLD_END_FAILED];
-    bool charged = mu_attribution_cost(&folded->why) > 0;
-
-    if (!mu_fold_has(f, JOB_DOC) || folded->in > 0 || l->stays_ended)
-        return;
-    l->stays_ended = true;
-    for (size_t i = 0; i < l->members.count; i++) {
-        if (charged && i == failed->rank)
-            note_stay(f, i, failed->ms);
-        else if (is_lost(&l->fates[i]) || mu_fold_end_is_goodbye(l->fates[i].end))
-            note_stay(f, i, l->fates[i].gone_ms);
-        else if (l->members.items[i].id != 0)
-            mu_slowdown_ended_by_others(&l->slowdown, l->members.items[i].node.name.data);
     }
 }
 
@@ -647,37 +609,6 @@ static void find_candidates(struct mu_fold *f, struct folded *folded)
     }
     qsort(folded->candidates, folded->count, sizeof *folded->candidates, by_claim);
     leave_out(f, folded);
-}
-
-/* Nodes that come and go are held off for a while, as long as the others are enough. */
-static void hold_off(struct mu_fold *f, struct folded *folded)
-{
-    const struct mu_slowdown *slowdown = &f->lead.slowdown;
-    size_t held = 0, count = 0;
-
-    if (slowdown->nodes == NULL)
-        return;
-    for (size_t i = 0; i < folded->count; i++) {
-        struct candidate *candidate = &folded->candidates[i];
-        uint64_t until_ms = mu_slowdown_until_ms(slowdown, candidate->entry->record.name);
-
-        candidate->out = until_ms > f->now_ms && !mu_fold_is_due(f, until_ms);
-        if (candidate->out && held++ == 0) {
-            folded->held = candidate->entry->record.name;
-            folded->held_until_ms = until_ms;
-        }
-    }
-    if (held == 0 || (int64_t)(folded->in + folded->count - held) < folded->nodes_min) {
-        folded->held = NULL;
-        return;
-    }
-    for (size_t i = 0; i < folded->count; i++) {
-        folded->back -= folded->candidates[i].out && folded->candidates[i].place != INT64_MAX;
-        if (!folded->candidates[i].out)
-            folded->candidates[count++] = folded->candidates[i];
-    }
-    folded->count = count;
-    folded->out += held;
 }
 
 /* After rounds that failed right after their start there is a pause. */
@@ -810,8 +741,8 @@ static void fold_records(struct mu_fold *f, struct folded *folded)
     judge_members(f, folded);
     find_candidates(f, folded);
     attribute(f, folded);
-    end_stays(f, folded);
-    hold_off(f, folded);
+    mu_leader_end_stays(f, folded);
+    mu_leader_hold_off(f, folded);
     name_newcomers(f, folded);
     if (ends_job(f, folded))
         return;
