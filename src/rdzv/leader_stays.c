@@ -2,20 +2,17 @@
  * off because it comes and goes (slowdown.h). */
 #include "rdzv/fold_parts.h"
 
-/* How long a member was in the round that ended by its own doing. Where several agents have one name nobody can tell
- * which of them it was. */
+/* A stay that ended by the member's own doing. */
 static void note_stay(struct mu_fold *f, size_t rank, uint64_t until_ms)
 {
-    const struct mu_node *node = &f->lead.members.items[rank].node;
-    uint64_t lasted_ms = until_ms > f->doc_since_ms ? until_ms - f->doc_since_ms : 0;
-    size_t same = 0;
+    const struct mu_fold_member *member = &f->lead.members.items[rank];
+    const struct mu_slowdown_stay stay = { .id = member->id,
+                                           .name = member->node.name.data,
+                                           .since = f->seen[JOB_DOC].mod,
+                                           .lasted_ms = until_ms > f->doc_since_ms ? until_ms - f->doc_since_ms : 0,
+                                           .ended_ms = until_ms };
 
-    if (lasted_ms >= MU_SLOWDOWN_FLAP_MS && f->lead.slowdown.nodes == NULL)
-        return; /* nobody has come and gone */
-    for (size_t i = 0; i < f->lead.members.count; i++)
-        same += mu_slice_equal(f->lead.members.items[i].node.name, node->name);
-    if (same == 1 && node->name.len > 0)
-        mu_slowdown_ended(&f->lead.slowdown, node->name.data, lasted_ms, until_ms);
+    mu_slowdown_ended(&f->lead.slowdown, &stay);
 }
 
 /* Once nobody is in the round, its stays have ended, and why it is over is known. What a member did counts as one end:
@@ -31,12 +28,34 @@ void mu_leader_end_stays(struct mu_fold *f, const struct folded *folded)
         return;
     l->stays_ended = true;
     for (size_t i = 0; i < l->members.count; i++) {
+        if (l->members.items[i].id == 0)
+            continue;
         if (charged && i == failed->rank)
             note_stay(f, i, failed->ms);
         else if (mu_leader_is_lost(&l->fates[i]) || mu_fold_end_is_goodbye(l->fates[i].end))
             note_stay(f, i, l->fates[i].gone_ms);
-        else if (l->members.items[i].id != 0)
-            mu_slowdown_ended_by_others(&l->slowdown, l->members.items[i].node.name.data);
+        else
+            mu_slowdown_ended_by_others(&l->slowdown, l->members.items[i].id);
+    }
+}
+
+/* Agents that were started anew take up what is remembered of them. */
+static void recognize(struct mu_fold *f, const struct folded *folded)
+{
+    struct mu_slowdown *slowdown = &f->lead.slowdown;
+
+    for (size_t i = 0; i < MU_SLOWDOWN_NODES_MAX; i++) {
+        struct mu_slowdown_node *node = &slowdown->nodes[i];
+        bool counts_yet =
+            mu_fold_has(f, JOB_DOC) && !f->lead.stays_ended && mu_fold_members_rank(&f->lead.members, node->id) >= 0;
+
+        node->here = counts_yet || mu_leader_find_node(f, node->id) != NULL;
+    }
+    for (size_t i = 0; i < folded->count; i++) {
+        const struct entry *entry = folded->candidates[i].entry;
+
+        if (folded->candidates[i].place == INT64_MAX)
+            mu_slowdown_came(slowdown, entry->id, entry->record.name, entry->create);
     }
 }
 
@@ -48,9 +67,10 @@ void mu_leader_hold_off(struct mu_fold *f, struct folded *folded)
 
     if (slowdown->nodes == NULL)
         return;
+    recognize(f, folded);
     for (size_t i = 0; i < folded->count; i++) {
         struct candidate *candidate = &folded->candidates[i];
-        uint64_t until_ms = mu_slowdown_until_ms(slowdown, candidate->entry->record.name);
+        uint64_t until_ms = mu_slowdown_until_ms(slowdown, candidate->entry->id);
 
         candidate->out = until_ms > f->now_ms && !mu_fold_is_due(f, until_ms);
         if (candidate->out && held++ == 0) {

@@ -1,5 +1,6 @@
 #include "rdzv/slowdown.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -35,17 +36,18 @@ void mu_slowdown_done(struct mu_slowdown *s)
     s->nodes = NULL;
 }
 
-static struct mu_slowdown_node *find(const struct mu_slowdown *s, const char *name)
+static struct mu_slowdown_node *find(const struct mu_slowdown *s, uint64_t id)
 {
+    assert(id != 0);
     for (size_t i = 0; s->nodes != NULL && i < MU_SLOWDOWN_NODES_MAX; i++)
-        if (strcmp(s->nodes[i].name, name) == 0)
+        if (s->nodes[i].id == id)
             return &s->nodes[i];
     return NULL;
 }
 
-static struct mu_slowdown_node *find_or_make(struct mu_slowdown *s, const char *name)
+static struct mu_slowdown_node *find_or_make(struct mu_slowdown *s, const struct mu_slowdown_stay *stay)
 {
-    struct mu_slowdown_node *node = find(s, name), *oldest;
+    struct mu_slowdown_node *node = find(s, stay->id), *oldest;
 
     if (node != NULL)
         return node;
@@ -57,37 +59,53 @@ static struct mu_slowdown_node *find_or_make(struct mu_slowdown *s, const char *
     for (size_t i = 1; i < MU_SLOWDOWN_NODES_MAX; i++)
         if (s->nodes[i].seen_ms < oldest->seen_ms)
             oldest = &s->nodes[i];
-    *oldest = (struct mu_slowdown_node){ .short_stays = 0 };
-    (void)snprintf(oldest->name, sizeof oldest->name, "%s", name);
+    *oldest = (struct mu_slowdown_node){ .id = stay->id };
+    (void)snprintf(oldest->name, sizeof oldest->name, "%s", stay->name);
     return oldest;
 }
 
-void mu_slowdown_ended_by_others(struct mu_slowdown *s, const char *name)
+void mu_slowdown_ended_by_others(struct mu_slowdown *s, uint64_t id)
 {
-    struct mu_slowdown_node *node = find(s, name);
+    struct mu_slowdown_node *node = find(s, id);
 
     if (node != NULL)
-        *node = (struct mu_slowdown_node){ .short_stays = 0 };
+        *node = (struct mu_slowdown_node){ .id = 0 };
 }
 
-void mu_slowdown_ended(struct mu_slowdown *s, const char *name, uint64_t lasted_ms, uint64_t now_ms)
+void mu_slowdown_ended(struct mu_slowdown *s, const struct mu_slowdown_stay *stay)
 {
-    struct mu_slowdown_node *node = lasted_ms < MU_SLOWDOWN_FLAP_MS ? find_or_make(s, name) : NULL;
+    struct mu_slowdown_node *node = stay->lasted_ms < MU_SLOWDOWN_FLAP_MS ? find_or_make(s, stay) : NULL;
 
-    if (lasted_ms >= MU_SLOWDOWN_FLAP_MS)
-        mu_slowdown_ended_by_others(s, name);
+    if (stay->lasted_ms >= MU_SLOWDOWN_FLAP_MS)
+        mu_slowdown_ended_by_others(s, stay->id);
     if (node == NULL)
         return;
-    node->seen_ms = now_ms;
+    node->since = stay->since;
+    node->seen_ms = stay->ended_ms;
     if (++node->short_stays < MU_SLOWDOWN_FLAPS)
         return;
     node->hold_ms = node->hold_ms == 0 ? MU_SLOWDOWN_HOLD_MS : doubled_ms(node->hold_ms, MU_SLOWDOWN_HOLD_MAX_MS, 1);
-    node->until_ms = now_ms + node->hold_ms;
+    node->until_ms = stay->ended_ms + node->hold_ms;
 }
 
-uint64_t mu_slowdown_until_ms(const struct mu_slowdown *s, const char *name)
+void mu_slowdown_came(struct mu_slowdown *s, uint64_t id, const char *name, int64_t create)
 {
-    const struct mu_slowdown_node *node = find(s, name);
+    if (s->nodes == NULL || find(s, id) != NULL)
+        return;
+    for (size_t i = 0; i < MU_SLOWDOWN_NODES_MAX; i++) {
+        struct mu_slowdown_node *node = &s->nodes[i];
+
+        if (node->id == 0 || node->here || create <= node->since || strcmp(node->name, name) != 0)
+            continue;
+        node->id = id;
+        node->here = true;
+        return;
+    }
+}
+
+uint64_t mu_slowdown_until_ms(const struct mu_slowdown *s, uint64_t id)
+{
+    const struct mu_slowdown_node *node = find(s, id);
 
     return node != NULL ? node->until_ms : 0;
 }

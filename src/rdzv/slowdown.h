@@ -7,6 +7,11 @@
  * a failure, is let in again only after 30 s, doubling to 10 min. A stay that was longer, or that others ended, breaks
  * the row: the node begins anew. The leader remembers rows; a new one begins anew. Nobody is held off where the job
  * would have too few nodes.
+ *   Several agents may have one name. Each has a row of its own, by its identity; but an agent that is started anew has
+ * a new one. It takes up the row of an agent of its name that is gone, if it came after the round of that agent's last
+ * stay had begun: so an agent that was there beside another one never takes up its row. Of two that come after it, the
+ * first takes it up, which may be the wrong one: nobody can tell. An agent that lost its lease meanwhile counts as one
+ * that came.
  *
  * **Restart window.** With one, only restarts of the last so many seconds count against the maximum. The world has how
  * long ago each was when it was written: no clock of one node is another's. */
@@ -30,8 +35,11 @@ int64_t mu_slowdown_crashes(int64_t before, uint64_t lasted_ms);
 uint64_t mu_slowdown_pause_ms(int64_t crashes); /* before the next round */
 
 struct mu_slowdown_node {
-    char name[MU_FOLD_NAME_MAX + 1]; /* "": free */
-    unsigned short_stays;            /* in a row */
+    uint64_t id; /* 0: free */
+    char name[MU_FOLD_NAME_MAX + 1];
+    int64_t since;        /* the revision at which the round of its last stay began */
+    bool here;            /* it has a record, or its stay is to be counted yet: the leader says so before agents come */
+    unsigned short_stays; /* in a row */
     uint64_t hold_ms, until_ms, seen_ms;
 };
 
@@ -39,11 +47,20 @@ struct mu_slowdown { /* zeroed memory is empty */
     struct mu_slowdown_node *nodes;
 };
 
+struct mu_slowdown_stay {
+    uint64_t id;
+    const char *name;
+    int64_t since; /* the revision at which the round began */
+    uint64_t lasted_ms, ended_ms;
+};
+
 void mu_slowdown_done(struct mu_slowdown *slowdown);
 /* A stay of that node has ended by its own doing. Without memory nothing is remembered. */
-void mu_slowdown_ended(struct mu_slowdown *slowdown, const char *name, uint64_t lasted_ms, uint64_t now_ms);
-void mu_slowdown_ended_by_others(struct mu_slowdown *slowdown, const char *name);
-uint64_t mu_slowdown_until_ms(const struct mu_slowdown *slowdown, const char *name); /* 0: it may come */
+void mu_slowdown_ended(struct mu_slowdown *slowdown, const struct mu_slowdown_stay *stay);
+void mu_slowdown_ended_by_others(struct mu_slowdown *slowdown, uint64_t id);
+/* A node wants in that was not in the last round; `create`: the revision of its record. */
+void mu_slowdown_came(struct mu_slowdown *slowdown, uint64_t id, const char *name, int64_t create);
+uint64_t mu_slowdown_until_ms(const struct mu_slowdown *slowdown, uint64_t id); /* 0: it may come */
 
 /* How many of the restarts count still, `passed_s` after the world was written; their ages are moved on by as much, and
  * those that count no more are dropped. */

@@ -3,6 +3,8 @@
 #include "fold_scene.h"
 #include "rdzv/fold_parts.h"
 
+#define FOURTH UINT64_C(0x44)
+
 static const uint64_t three[] = { OTHER, ME, THIRD };
 
 static const char *reports(struct scene *s, enum mu_part_end end, int64_t rank, const char *text)
@@ -529,18 +531,22 @@ static void a_pause_is_told_and_is_no_time_of_a_join(void **state)
 /* ---- Nodes that come and go ---- */
 
 /* That node has had so many short stays. */
-static void stays_shortly(struct scene *s, const char *name, unsigned times)
+static void stays_shortly(struct scene *s, uint64_t id, unsigned times)
 {
+    char name[MU_FOLD_SHOWN_MAX];
+
     while (times-- > 0)
-        mu_slowdown_ended(&s->fold->lead.slowdown, name, 0, s->now_ms);
+        mu_slowdown_ended(
+            &s->fold->lead.slowdown,
+            &(struct mu_slowdown_stay){ .id = id, .name = name_of(s, id, name), .since = 20, .ended_ms = s->now_ms });
 }
 
-static unsigned short_stays(const struct scene *s, const char *name)
+static unsigned short_stays(const struct scene *s, uint64_t id)
 {
     const struct mu_slowdown_node *nodes = s->fold->lead.slowdown.nodes;
 
     for (size_t i = 0; nodes != NULL && i < MU_SLOWDOWN_NODES_MAX; i++)
-        if (strcmp(nodes[i].name, name) == 0)
+        if (nodes[i].id == id)
             return nodes[i].short_stays;
     return 0;
 }
@@ -551,7 +557,7 @@ static void a_node_that_comes_and_goes_is_held_off_and_named(void **state)
 
     s->own_hosts = true;
     lead(s, us, 2);
-    stays_shortly(s, "node33", MU_SLOWDOWN_FLAPS);
+    stays_shortly(s, THIRD, MU_SLOWDOWN_FLAPS);
     add_record(s, THIRD, 8, 1, true, 0);
     assert_string_equal(changed(s, MU_FOLD_NODES),
                         "write [ job/folder mod 6, job/doc mod 20] job/news(gone; waiting 0; 1 spare, 0 apart)");
@@ -564,13 +570,53 @@ static void a_node_that_comes_and_goes_is_held_off_and_named(void **state)
     assert_non_null(strstr(passes(s, 1), "job/news(gone; waiting 1)"));
 }
 
+/* Which agent has come and gone, where there are several on a host? Not one that was there beside it. */
+static void the_other_agents_of_its_host_are_not_held_off(void **state)
+{
+    for (int restarted = 0; restarted < 2; restarted++) {
+        struct scene *s = *state;
+
+        lead(s, us, 2);
+        stays_shortly(s, THIRD, MU_SLOWDOWN_FLAPS);
+        add_record(s, FOURTH, restarted ? 30 : 8, 1, true, 0); /* the round began at 20 */
+        assert_non_null(strstr(changed(s, MU_FOLD_NODES), "job/news"));
+        assert_string_equal(s->news.held, restarted ? "host" : "");
+        assert_true(s->news.waiting == !restarted && s->news.spares == restarted);
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+/* Each has its own stays, and its row is its own when it was started anew. */
+static void two_agents_of_a_host_have_a_row_each(void **state)
+{
+    struct scene *s = *state;
+
+    s->like.max_restarts = 3;
+    lead(s, three, 3);
+    stays_shortly(s, THIRD, MU_SLOWDOWN_FLAPS - 1);
+    (void)deleted(s, MU_FOLD_NODES, "nodes/0000000000000033/0000000000000008", 40);
+    (void)news_come(s, 50);
+    (void)we_join(s);
+    add_record(s, FOURTH, 45, 1, true, 0); /* THIRD, started anew */
+    if (strstr(changed(s, MU_FOLD_NODES), "job/news") != NULL)
+        (void)news_come(s, 62);
+    back(s);
+    assert_non_null(strstr(s->trace, "job/doc"));
+    assert_string_equal(world_written(s).why,
+                        "lost host: no keep-alive for 10 s; restarting with 2 nodes, no restart charged");
+    assert_int_equal(short_stays(s, OTHER), 0);
+    assert_int_equal(short_stays(s, THIRD), 0);
+    assert_int_equal(short_stays(s, FOURTH), MU_SLOWDOWN_FLAPS);
+}
+
 static void nobody_is_held_off_where_the_others_are_too_few(void **state)
 {
     struct scene *s = *state;
 
     s->own_hosts = true;
     lead(s, us, 2);
-    stays_shortly(s, "node22", MU_SLOWDOWN_FLAPS);
+    stays_shortly(s, OTHER, MU_SLOWDOWN_FLAPS);
     (void)fails(s, OTHER, 7, 0, false);
     (void)news_come(s, 30);
     s->like.max_restarts = 3;
@@ -617,8 +663,8 @@ static void a_consequence_is_no_short_stay(void **state)
         if (strstr(s->trace, "job/doc") == NULL)
             (void)news_come(s, 62);
         assert_int_equal(world_written(s).count, !loss);
-        assert_int_equal(short_stays(s, "node22"), !loss);
-        assert_int_equal(short_stays(s, "node33"), loss);
+        assert_int_equal(short_stays(s, OTHER), !loss);
+        assert_int_equal(short_stays(s, THIRD), loss);
         (void)tear_down(state);
         (void)set_up(state);
     }
@@ -651,7 +697,7 @@ static void a_stay_counts_once(void **state)
         (void)we_join(s);
         add_record(s, THIRD, 8, 6, true, 7);
         assert_non_null(strstr(changed(s, MU_FOLD_NODES), "job/doc"));
-        assert_int_equal(short_stays(s, "node22"), 1);
+        assert_int_equal(short_stays(s, OTHER), 1);
         (void)tear_down(state);
         (void)set_up(state);
     }
@@ -665,18 +711,18 @@ static void a_stay_that_others_ended_breaks_a_row(void **state)
     s->own_hosts = true;
     s->like.max_restarts = 3;
     lead(s, three, 3);
-    stays_shortly(s, "node33", MU_SLOWDOWN_FLAPS - 1);
-    stays_shortly(s, "node22", MU_SLOWDOWN_FLAPS - 2);
+    stays_shortly(s, THIRD, MU_SLOWDOWN_FLAPS - 1);
+    stays_shortly(s, OTHER, MU_SLOWDOWN_FLAPS - 2);
     (void)fails(s, OTHER, 7, 0, false);
     (void)news_come(s, 30);
     (void)we_join(s);
-    assert_int_equal(short_stays(s, "node33"), MU_SLOWDOWN_FLAPS - 1); /* it is in the round still */
+    assert_int_equal(short_stays(s, THIRD), MU_SLOWDOWN_FLAPS - 1); /* it is in the round still */
     add_record(s, THIRD, 8, 6, true, 7);
     if (strstr(changed(s, MU_FOLD_NODES), "job/news") != NULL)
         (void)news_come(s, 62);
     assert_non_null(strstr(fails(s, OTHER, 7, 40, true), "job/doc"));
-    assert_int_equal(short_stays(s, "node33"), 0);
-    assert_int_equal(short_stays(s, "node22"), MU_SLOWDOWN_FLAPS - 1);
+    assert_int_equal(short_stays(s, THIRD), 0);
+    assert_int_equal(short_stays(s, OTHER), MU_SLOWDOWN_FLAPS - 1);
 }
 
 static void add_spare_and_members(struct scene *s, uint64_t world)
@@ -699,7 +745,7 @@ static void who_leads_again_after_another_begins_anew(void **state)
         if (strstr(folds(s), "job/news") != NULL)
             (void)news_come(s, 30);
         (void)kept(s, true);
-        stays_shortly(s, "node44", MU_SLOWDOWN_FLAPS);
+        stays_shortly(s, FOURTH, MU_SLOWDOWN_FLAPS);
         add_leader(s, OTHER, 50, 22);
         add_doc(s, world, same ? 20 : 51, them, 2);
         assert_non_null(strstr(changed(s, MU_FOLD_JOB), "unwatch nodes"));
@@ -708,7 +754,7 @@ static void who_leads_again_after_another_begins_anew(void **state)
         assert_non_null(strstr(changed(s, MU_FOLD_JOB), "load nodes"));
         add_spare_and_members(s, world);
         (void)folds(s);
-        assert_int_equal(short_stays(s, "node44"), same ? MU_SLOWDOWN_FLAPS : 0);
+        assert_int_equal(short_stays(s, FOURTH), same ? MU_SLOWDOWN_FLAPS : 0);
         (void)tear_down(state);
         (void)set_up(state);
     }
@@ -722,7 +768,7 @@ static void a_node_is_held_off_from_the_round_after_its_third_failure(void **sta
     s->own_hosts = true;
     s->like.max_restarts = 3;
     lead(s, three, 3);
-    stays_shortly(s, "node22", MU_SLOWDOWN_FLAPS - 1);
+    stays_shortly(s, OTHER, MU_SLOWDOWN_FLAPS - 1);
     (void)fails(s, OTHER, 7, 0, false);
     (void)news_come(s, 30);
     (void)we_join(s);
@@ -890,6 +936,8 @@ int main(void)
         TEST(numbers_that_are_as_high_as_they_can_be_stay_there),
         TEST(a_pause_is_told_and_is_no_time_of_a_join),
         TEST(a_node_that_comes_and_goes_is_held_off_and_named),
+        TEST(the_other_agents_of_its_host_are_not_held_off),
+        TEST(two_agents_of_a_host_have_a_row_each),
         TEST(nobody_is_held_off_where_the_others_are_too_few),
         TEST(who_is_held_off_does_not_time_out_meanwhile),
         TEST(a_consequence_is_no_short_stay),

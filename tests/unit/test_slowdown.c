@@ -5,6 +5,14 @@
 
 #include <stdio.h>
 
+enum { NODE8 = 8, NODE9 = 9, REVISION = 20 };
+
+/* In a round that began at that revision. */
+static void stays(struct mu_slowdown *s, uint64_t id, const char *name, uint64_t lasted_ms, uint64_t ended_ms)
+{
+    mu_slowdown_ended(s, &(struct mu_slowdown_stay){ id, name, REVISION, lasted_ms, ended_ms });
+}
+
 static void the_third_short_round_in_a_row_brings_a_pause(void **state)
 {
     static const struct {
@@ -40,18 +48,18 @@ static void a_node_that_comes_and_goes_is_held_off(void **state)
     uint64_t now_ms = 1000, hold_ms = 30000;
 
     (void)state;
-    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
-    mu_slowdown_ended(&s, "node9", 29999, now_ms);
-    mu_slowdown_ended(&s, "node8", 5, now_ms);
-    mu_slowdown_ended(&s, "node9", 5, now_ms);
-    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
+    assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 0);
+    stays(&s, NODE9, "node9", 29999, now_ms);
+    stays(&s, NODE8, "node8", 5, now_ms);
+    stays(&s, NODE9, "node9", 5, now_ms);
+    assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 0);
     for (int i = 0; i < 8; i++) { /* from the third time on, twice as long each time, and at most ten minutes */
-        mu_slowdown_ended(&s, "node9", 5, now_ms);
-        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), now_ms + hold_ms);
+        stays(&s, NODE9, "node9", 5, now_ms);
+        assert_int_equal(mu_slowdown_until_ms(&s, NODE9), now_ms + hold_ms);
         now_ms += hold_ms;
         hold_ms = hold_ms * 2 < 600000 ? hold_ms * 2 : 600000;
     }
-    assert_int_equal(mu_slowdown_until_ms(&s, "node8"), 0);
+    assert_int_equal(mu_slowdown_until_ms(&s, NODE8), 0);
     mu_slowdown_done(&s);
 }
 
@@ -63,18 +71,18 @@ static void a_stay_that_was_long_or_that_others_ended_breaks_the_row(void **stat
 
         (void)state;
         for (unsigned k = 0; k < 5; k++)
-            mu_slowdown_ended(&s, "node9", 5, 1000);
-        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 1000 + 120000);
+            stays(&s, NODE9, "node9", 5, 1000);
+        assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 1000 + 120000);
         if (others)
-            mu_slowdown_ended_by_others(&s, "node9");
+            mu_slowdown_ended_by_others(&s, NODE9);
         else
-            mu_slowdown_ended(&s, "node9", 30000, 32000);
-        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
-        mu_slowdown_ended(&s, "node9", 5, 33000);
-        mu_slowdown_ended(&s, "node9", 5, 34000);
-        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
-        mu_slowdown_ended(&s, "node9", 5, 35000);
-        assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 35000 + 30000); /* as if nothing had been before */
+            stays(&s, NODE9, "node9", 30000, 32000);
+        assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 0);
+        stays(&s, NODE9, "node9", 5, 33000);
+        stays(&s, NODE9, "node9", 5, 34000);
+        assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 0);
+        stays(&s, NODE9, "node9", 5, 35000);
+        assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 35000 + 30000); /* as if nothing had been before */
         mu_slowdown_done(&s);
     }
 }
@@ -84,13 +92,39 @@ static void nobody_else_s_row_is_broken(void **state)
     struct mu_slowdown s = { .nodes = NULL };
 
     (void)state;
-    mu_slowdown_ended_by_others(&s, "node8");
+    mu_slowdown_ended_by_others(&s, NODE8);
     assert_null(s.nodes);
     for (unsigned k = 0; k < 3; k++) {
-        mu_slowdown_ended(&s, "node9", 5, 1000);
-        mu_slowdown_ended_by_others(&s, "node8");
+        stays(&s, NODE9, "node9", 5, 1000);
+        mu_slowdown_ended_by_others(&s, NODE8);
     }
-    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 31000);
+    assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 31000);
+    mu_slowdown_done(&s);
+}
+
+/* An agent that was started anew has another identity. It cannot be one that was there beside it. */
+static void agents_of_one_name_are_told_apart(void **state)
+{
+    struct mu_slowdown s = { .nodes = NULL };
+
+    (void)state;
+    mu_slowdown_came(&s, 1, "node9", REVISION + 1); /* nobody is known */
+    for (unsigned k = 0; k < 3; k++)
+        stays(&s, NODE9, "node9", 5, 1000);
+    s.nodes[0].here = true;
+    mu_slowdown_came(&s, 1, "node9", REVISION + 1);
+    assert_int_equal(mu_slowdown_until_ms(&s, 1), 0); /* that one is there */
+    s.nodes[0].here = false;
+    mu_slowdown_came(&s, 2, "node9", REVISION - 1); /* it was there when the round of that stay began */
+    mu_slowdown_came(&s, 3, "node8", REVISION + 1);
+    assert_int_equal(mu_slowdown_until_ms(&s, 2), 0);
+    assert_int_equal(mu_slowdown_until_ms(&s, 3), 0);
+    mu_slowdown_came(&s, 4, "node9", REVISION + 1);
+    mu_slowdown_came(&s, 5, "node9", REVISION + 2);
+    assert_int_equal(mu_slowdown_until_ms(&s, 4), 31000);
+    assert_int_equal(mu_slowdown_until_ms(&s, 5), 0); /* only one of them can be it */
+    stays(&s, 4, "node9", 5, 40000);
+    assert_int_equal(mu_slowdown_until_ms(&s, 4), 40000 + 60000);
     mu_slowdown_done(&s);
 }
 
@@ -101,14 +135,14 @@ static void only_so_many_are_remembered_the_oldest_is_forgotten(void **state)
 
     (void)state;
     for (unsigned k = 0; k < 3; k++)
-        mu_slowdown_ended(&s, "first", 5, 1);
+        stays(&s, NODE9, "first", 5, 1);
     for (unsigned i = 0; i < MU_SLOWDOWN_NODES_MAX - 1; i++) {
         (void)snprintf(name, sizeof name, "node%u", i);
-        mu_slowdown_ended(&s, name, 5, 10 + i);
+        stays(&s, 1000 + i, name, 5, 10 + i);
     }
-    assert_int_equal(mu_slowdown_until_ms(&s, "first"), 30001);
-    mu_slowdown_ended(&s, "one more", 5, 9999);
-    assert_int_equal(mu_slowdown_until_ms(&s, "first"), 0);
+    assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 30001);
+    stays(&s, NODE8, "one more", 5, 9999);
+    assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 0);
     mu_slowdown_done(&s);
 }
 
@@ -118,11 +152,11 @@ static void without_memory_nobody_is_held_off(void **state)
 
     (void)state;
     fail_alloc_at(1);
-    mu_slowdown_ended(&s, "node9", 5, 1);
+    stays(&s, NODE9, "node9", 5, 1);
     fail_alloc_at(0);
     for (unsigned k = 0; k < 2; k++)
-        mu_slowdown_ended(&s, "node9", 5, 1);
-    assert_int_equal(mu_slowdown_until_ms(&s, "node9"), 0);
+        stays(&s, NODE9, "node9", 5, 1);
+    assert_int_equal(mu_slowdown_until_ms(&s, NODE9), 0);
     mu_slowdown_done(&s);
 }
 
@@ -145,6 +179,7 @@ int main(void)
         cmocka_unit_test(a_node_that_comes_and_goes_is_held_off),
         cmocka_unit_test(a_stay_that_was_long_or_that_others_ended_breaks_the_row),
         cmocka_unit_test(nobody_else_s_row_is_broken),
+        cmocka_unit_test(agents_of_one_name_are_told_apart),
         cmocka_unit_test(only_so_many_are_remembered_the_oldest_is_forgotten),
         cmocka_unit_test(without_memory_nobody_is_held_off),
         cmocka_unit_test(only_restarts_within_the_window_count),
