@@ -108,18 +108,23 @@ int mu_fold_record_write(const struct mu_fold_record *record, struct mu_buf *out
 
 static int write_world(const struct mu_fold_world *world, struct mu_buf *out)
 {
-    json_t *charges = json_array();
+    json_t *charges = json_array(), *json;
 
     for (size_t i = 0; i < world->charges_count; i++)
         charges = append(charges, json_integer((json_int_t)world->charges[i]));
-    return dump(json_pack("{s:i,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:I,s:I,s:b,s:[s,I,I],s:s}", "v", MU_FOLD_VERSION,
-                          "world", id_json(world->id), "round", (json_int_t)world->round, "nodes",
-                          (json_int_t)world->nodes, "size", (json_int_t)world->size, "count", (json_int_t)world->count,
-                          "max_restarts", (json_int_t)world->max_restarts, "window_s", (json_int_t)world->window_s,
-                          "charges", charges, "crashes", (json_int_t)world->crashes, "hold_ms",
-                          (json_int_t)world->hold_ms, "one_host", (int)world->one_host, "first", world->first,
-                          (json_int_t)world->first_pid, (json_int_t)world->first_local_id, "why", world->why),
-                out);
+    json = json_pack("{s:i,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:I,s:I,s:b,s:[s,I,I],s:s}", "v", MU_FOLD_VERSION, "world",
+                     id_json(world->id), "round", (json_int_t)world->round, "nodes", (json_int_t)world->nodes, "size",
+                     (json_int_t)world->size, "count", (json_int_t)world->count, "max_restarts",
+                     (json_int_t)world->max_restarts, "window_s", (json_int_t)world->window_s, "charges", charges,
+                     "crashes", (json_int_t)world->crashes, "hold_ms", (json_int_t)world->hold_ms, "one_host",
+                     (int)world->one_host, "first", world->first, (json_int_t)world->first_pid,
+                     (json_int_t)world->first_local_id, "why", world->why);
+    if (json != NULL && world->rest_ms > 0 &&
+        json_object_set_new(json, "rest_ms", json_integer((json_int_t)world->rest_ms)) < 0) {
+        json_decref(json);
+        json = NULL;
+    }
+    return dump(json, out);
 }
 
 /* False: nothing is left of it. */
@@ -457,6 +462,8 @@ int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, s
     read_int(&r, "window_s", 0, MU_FOLD_WINDOW_MAX_S, &world.window_s);
     read_int(&r, "crashes", 0, MU_FOLD_COUNT_MAX, &world.crashes);
     read_charges(&r, &world);
+    if (json_object_get(r.json, "rest_ms") != NULL)
+        read_int(&r, "rest_ms", 0, 999, &world.rest_ms);
     read_short(&r, "why", world.why, sizeof world.why);
     if (name == NULL || strlen(name) >= sizeof world.first ||
         !get_int(json_array_get(first, 1), 0, INT64_MAX, &world.first_pid) ||

@@ -100,6 +100,7 @@ struct mu_fold_world {
     int64_t window_s;            /* only restarts that are not older count; 0: all do */
     int64_t charges[MU_FOLD_CHARGES_MAX]; /* with a window: how many seconds ago they were */
     size_t charges_count;
+    int64_t rest_ms; /* ... and what is less than a second of that. Optional on the wire */
 };
 
 struct mu_fold_seat {

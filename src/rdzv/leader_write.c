@@ -126,7 +126,7 @@ int64_t mu_leader_used(const struct mu_fold *f)
 {
     struct mu_fold_world doc = f->doc;
 
-    return doc.window_s == 0 ? doc.count : (int64_t)mu_slowdown_recent(&doc, (f->now_ms - f->doc_since_ms) / 1000);
+    return doc.window_s == 0 ? doc.count : (int64_t)mu_slowdown_recent(&doc, f->now_ms - f->doc_since_ms);
 }
 
 static void charge(struct mu_fold_world *next)
@@ -150,12 +150,13 @@ static void settle(struct mu_fold *f, const struct folded *folded)
         next->window_s = folded->candidates[0].entry->record.window_s;
         return;
     }
-    (void)mu_slowdown_recent(&doc, (f->now_ms - f->doc_since_ms) / 1000);
+    (void)mu_slowdown_recent(&doc, f->now_ms - f->doc_since_ms);
     next->max_restarts = doc.max_restarts;
     next->window_s = doc.window_s;
     next->count = doc.count;
     next->charges_count = doc.charges_count;
     memcpy(next->charges, doc.charges, sizeof next->charges);
+    next->rest_ms = doc.rest_ms;
     if (mu_attribution_cost(&folded->why) > 0) {
         charge(next);
         next->crashes = mu_slowdown_crashes(doc.crashes, failed->ms - f->doc_since_ms);

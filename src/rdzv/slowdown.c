@@ -112,16 +112,19 @@ uint64_t mu_slowdown_until_ms(const struct mu_slowdown *s, uint64_t id)
 
 /* ---- The window ---- */
 
-size_t mu_slowdown_recent(struct mu_fold_world *world, uint64_t passed_s)
+size_t mu_slowdown_recent(struct mu_fold_world *world, uint64_t passed_ms)
 {
+    uint64_t ms = (uint64_t)world->rest_ms + passed_ms;
     size_t kept = 0;
 
+    assert(world->rest_ms >= 0 && world->rest_ms < 1000);
     for (size_t i = 0; i < world->charges_count; i++) {
-        int64_t age_s = world->charges[i] + (int64_t)passed_s;
+        int64_t age_s = world->charges[i] + (int64_t)(ms / 1000);
 
         if (world->window_s == 0 || age_s < world->window_s)
             world->charges[kept++] = age_s;
     }
     world->charges_count = kept;
+    world->rest_ms = kept > 0 ? (int64_t)(ms % 1000) : 0;
     return kept;
 }

@@ -14,7 +14,12 @@
  * that came.
  *
  * **Restart window.** With one, only restarts of the last so many seconds count against the maximum. The world has how
- * long ago each was when it was written: no clock of one node is another's. */
+ * long ago each was when it was written: no clock of one node is another's. One that was charged for the last round is
+ * up to a second too old, because all share what is left of a second.
+ *
+ * All of this is by the leader's clock, from when it first saw the world; and a world does not say when it was written.
+ * To a node that came only later and then leads, the round and its members' stays look shorter, and restarts younger,
+ * by the time before it came: at worst it takes a round for a short one, or counts a restart longer than the window. */
 #ifndef MU_RDZV_SLOWDOWN_H
 #define MU_RDZV_SLOWDOWN_H
 
@@ -62,8 +67,8 @@ void mu_slowdown_ended_by_others(struct mu_slowdown *slowdown, uint64_t id);
 void mu_slowdown_came(struct mu_slowdown *slowdown, uint64_t id, const char *name, int64_t create);
 uint64_t mu_slowdown_until_ms(const struct mu_slowdown *slowdown, uint64_t id); /* 0: it may come */
 
-/* How many of the restarts count still, `passed_s` after the world was written; their ages are moved on by as much, and
- * those that count no more are dropped. */
-size_t mu_slowdown_recent(struct mu_fold_world *world, uint64_t passed_s);
+/* How many of the restarts count still, `passed_ms` after the world was written; their ages are moved on by as much,
+ * and those that count no more are dropped. */
+size_t mu_slowdown_recent(struct mu_fold_world *world, uint64_t passed_ms);
 
 #endif

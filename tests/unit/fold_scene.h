@@ -415,7 +415,8 @@ static inline void add_doc(struct scene *s, uint64_t id, int64_t mod, const uint
                                    .crashes = s->like.crashes,
                                    .window_s = s->like.window_s,
                                    .charges = { s->like.charges[0] },
-                                   .charges_count = s->like.charges_count };
+                                   .charges_count = s->like.charges_count,
+                                   .rest_ms = s->like.rest_ms };
 
     assert_int_equal(mu_fold_world_write(&world, add(s, "job/doc", 1, mod, JOB_LEASE)), 0);
     s->world = id;

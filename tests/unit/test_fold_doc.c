@@ -100,7 +100,8 @@ static void a_world_is_read_as_it_was_written(void **state)
                                    .crashes = 2,
                                    .window_s = 3600,
                                    .charges = { 3000, 20, 0 },
-                                   .charges_count = 3 },
+                                   .charges_count = 3,
+                                   .rest_ms = 999 },
                          again = { .id = 0 };
     struct mu_buf bytes = { 0 };
 
@@ -114,10 +115,12 @@ static void a_world_is_read_as_it_was_written(void **state)
         assert_true(again.size == 24 && again.count == 3 && again.max_restarts == 9 && again.crashes == 2);
         assert_string_equal(again.why, world.why);
         assert_true(again.window_s == 3600 && again.charges_count == world.charges_count);
+        assert_int_equal(again.rest_ms, world.rest_ms);
         assert_memory_equal(again.charges, world.charges, world.charges_count * sizeof world.charges[0]);
         world.one_host = false;
         world.first[0] = world.why[0] = '\0'; /* not known; the first one */
         world.charges_count = 0;
+        world.rest_ms = 0; /* it is not written then */
     }
     mu_buf_done(&bytes);
 }
@@ -259,7 +262,8 @@ static void whatever_is_in_them_worlds_and_news_are_small(void **state)
                                    .max_restarts = INT64_MAX,
                                    .crashes = MU_FOLD_COUNT_MAX,
                                    .window_s = MU_FOLD_WINDOW_MAX_S,
-                                   .charges_count = MU_FOLD_CHARGES_MAX };
+                                   .charges_count = MU_FOLD_CHARGES_MAX,
+                                   .rest_ms = 999 };
     struct mu_fold_world cut = { .id = 0 };
     struct mu_fold_news again = { .world = 0 };
     struct mu_buf bytes = { 0 };
@@ -472,6 +476,8 @@ static void what_is_wrong_is_refused_by_name(void **state)
                    "\"first\":[\"123456789012345678901234567890123456789012345678\",1,1]," COUNTS),
           "'first'" },
         { WORLD, WORLD_OF("\"round\":0,\"nodes\":1,\"hold_ms\":0,\"first\":[\"a\",1,1]," COUNTS), NULL },
+        { WORLD, WORLD_OF("\"round\":0,\"nodes\":1,\"hold_ms\":0,\"first\":[\"a\",1,1],\"rest_ms\":1000," COUNTS),
+          "'rest_ms'" },
         { WORLD, WORLD_REST("0", "0", "0", "0", "0", "[]", "\"\""), "'size'" },
         { WORLD, WORLD_REST("17179869185", "0", "0", "0", "0", "[]", "\"\""), "'size'" },
         { WORLD, WORLD_REST("1", "1000000000", "0", "0", "1000000000", "[]", "\"\""), NULL },

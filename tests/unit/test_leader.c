@@ -845,6 +845,25 @@ static void restarts_older_than_the_window_do_not_count(void **state)
     }
 }
 
+static void a_round_adds_all_of_its_time_to_the_age_of_restarts(void **state)
+{
+    struct scene *s = *state;
+    struct mu_fold_world world;
+
+    s->like = (struct mu_fold_world){
+        .count = 5, .max_restarts = 3, .window_s = 100, .charges = { 50 }, .charges_count = 1, .rest_ms = 2
+    };
+    lead(s, us, 2);
+    (void)passes(s, 999);
+    (void)fails(s, OTHER, 7, 0, false);
+    (void)news_come(s, 30);
+    (void)we_join(s);
+    assert_non_null(strstr(fails(s, OTHER, 7, 40, true), "job/doc"));
+    world = world_written(s);
+    assert_true(world.charges_count == 2 && world.charges[0] == 51 && world.charges[1] == 0);
+    assert_int_equal(world.rest_ms, 1);
+}
+
 /* ---- Done ---- */
 
 static void when_all_are_done_the_job_has_succeeded(void **state)
@@ -948,6 +967,7 @@ int main(void)
         TEST(with_a_window_seats_say_what_is_left_of_it),
         TEST(who_stays_says_the_limits_of_the_job),
         TEST(restarts_older_than_the_window_do_not_count),
+        TEST(a_round_adds_all_of_its_time_to_the_age_of_restarts),
         TEST(when_all_are_done_the_job_has_succeeded),
         TEST(the_verdict_is_known_to_who_comes_too_late),
         TEST(seats_count_workers_by_node_and_by_role),

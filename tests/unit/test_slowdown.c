@@ -165,11 +165,27 @@ static void only_restarts_within_the_window_count(void **state)
     struct mu_fold_world world = { .window_s = 3600, .charges = { 3000, 600, 0 }, .charges_count = 3 };
 
     (void)state;
-    assert_int_equal(mu_slowdown_recent(&world, 599), 3);
+    assert_int_equal(mu_slowdown_recent(&world, 599000), 3);
     assert_true(world.charges[0] == 3599 && world.charges[2] == 599);
-    assert_int_equal(mu_slowdown_recent(&world, 1), 2);
+    assert_int_equal(mu_slowdown_recent(&world, 1000), 2);
     assert_int_equal(world.charges[0], 1200);
-    assert_int_equal(mu_slowdown_recent(&world, 3600), 0);
+    assert_int_equal(mu_slowdown_recent(&world, 3600000), 0);
+}
+
+/* What is less than a second is carried to the next round. */
+static void restarts_age_in_quick_rounds_as_in_slow_ones(void **state)
+{
+    struct mu_fold_world world = { .window_s = 3600, .charges = { 0 }, .charges_count = 1 };
+
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        (void)mu_slowdown_recent(&world, 999);
+    assert_int_equal(world.charges[0], 999);
+    assert_int_equal(world.rest_ms, 0);
+    (void)mu_slowdown_recent(&world, 2600000 + 750);
+    assert_true(world.charges[0] == 3599 && world.rest_ms == 750);
+    assert_int_equal(mu_slowdown_recent(&world, 249), 1);
+    assert_int_equal(mu_slowdown_recent(&world, 1), 0);
 }
 
 int main(void)
@@ -183,6 +199,7 @@ int main(void)
         cmocka_unit_test(only_so_many_are_remembered_the_oldest_is_forgotten),
         cmocka_unit_test(without_memory_nobody_is_held_off),
         cmocka_unit_test(only_restarts_within_the_window_count),
+        cmocka_unit_test(restarts_age_in_quick_rounds_as_in_slow_ones),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
