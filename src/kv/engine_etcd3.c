@@ -327,7 +327,12 @@ struct mu_fold_event mu_engine_etcd3_lease_lost(uint64_t take, const struct must
 
 static struct mu_fold_kv seen(const struct mu_engine_etcd3_names *names, const struct mu_etcd3_kv *kv, bool deleted)
 {
-    return (struct mu_fold_kv){ without_prefix(names, kv->key), deleted, kv->value, kv->create, kv->mod, kv->lease };
+    return (struct mu_fold_kv){ .key = without_prefix(names, kv->key),
+                                .deleted = deleted,
+                                .value = kv->value,
+                                .create = kv->create,
+                                .mod = kv->mod,
+                                .lease = kv->lease };
 }
 
 /* What was read; our own mark is no news. False: no memory. */

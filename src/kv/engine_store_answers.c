@@ -181,7 +181,28 @@ static int on_done(struct mu_engine_store *s, struct request *r, const struct mu
 
 static struct mu_fold_kv seen(const struct mu_engine_kv *kv, bool deleted)
 {
-    return (struct mu_fold_kv){ kv->key, deleted, kv->value, kv->create, kv->mod, (int64_t)kv->lease };
+    return (struct mu_fold_kv){ .key = kv->key,
+                                .deleted = deleted,
+                                .value = kv->value,
+                                .create = kv->create,
+                                .mod = kv->mod,
+                                .lease = (int64_t)kv->lease };
+}
+
+static struct mu_fold_kv changed(const struct mu_engine_change *change)
+{
+    static const enum mu_fold_how hows[] = {
+        [MU_ENGINE_DELETED] = MU_FOLD_HOW_UNKNOWN,
+        [MU_ENGINE_REVOKED] = MU_FOLD_HOW_REVOKED,
+        [MU_ENGINE_RESET] = MU_FOLD_HOW_RESET,
+        [MU_ENGINE_SILENT] = MU_FOLD_HOW_SILENT,
+    };
+    struct mu_fold_kv kv = seen(&change->kv, change->deleted);
+
+    if (change->deleted)
+        kv.how = hows[change->end];
+    kv.ago_ms = change->ago_ms;
+    return kv;
 }
 
 static int out_of_memory(const struct mu_engine_store *s, struct muster_error *reterr)
@@ -263,7 +284,7 @@ static int on_events(struct mu_engine_store *s, const struct mu_frame *frame, st
     if (kvs == NULL || !mu_es_has_room_for_changes(s))
         return out_of_memory(s, reterr);
     for (size_t i = 0; i < frame->changes_count; i++)
-        kvs[i] = seen(&frame->changes[i].kv, frame->changes[i].deleted);
+        kvs[i] = changed(&frame->changes[i]);
     event.kvs = kvs;
     event.count = frame->changes_count;
     mu_es_tell_with(s, event, NULL, arena);

@@ -98,11 +98,16 @@
 
 enum mu_fold_scope { MU_FOLD_JOB, MU_FOLD_NODES }; /* "job/", "nodes/" */
 
+/* How the lease of a deleted key has ended. etcd does not tell. */
+enum mu_fold_how { MU_FOLD_HOW_UNKNOWN, MU_FOLD_HOW_REVOKED, MU_FOLD_HOW_RESET, MU_FOLD_HOW_SILENT };
+
 struct mu_fold_kv {
     struct mu_slice key; /* without the job's prefix: "job/doc" */
-    bool deleted;        /* of a change only; then there is no more than key and mod */
+    bool deleted;        /* of a change only; then there is no more than key, mod, how and ago_ms */
     struct mu_slice value;
     int64_t create, mod, lease;
+    enum mu_fold_how how;
+    uint64_t ago_ms; /* how is known: since the lease's owner was last heard */
 };
 
 #define MU_FOLD_EVENTS(X)                                                                                              \

@@ -98,6 +98,8 @@ struct fate {
     bool done;
     enum mu_fold_end_kind end; /* as it says */
     uint64_t gone_ms;          /* GONE, MISSING, or it has said goodbye: when that was noticed */
+    enum mu_fold_how how;      /* its record went */
+    uint64_t heard_ms;         /* how is known: when it was last heard */
 };
 
 /* Of nodes, ascending. */

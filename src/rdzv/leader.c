@@ -141,6 +141,18 @@ static void hear_last(struct mu_fold *f, const struct entry *entry)
         f->lead.fates[rank].gone = LEFT;
 }
 
+/* The last record of a node has gone. */
+static void hear_how(struct mu_fold *f, uint64_t id, const struct mu_fold_kv *kv)
+{
+    int64_t rank =
+        mu_fold_has(f, JOB_DOC) && mu_leader_knows_members(f) ? mu_fold_members_rank(&f->lead.members, id) : -1;
+
+    if (rank < 0 || mu_leader_find_node(f, id) != NULL || f->lead.fates[rank].gone != HERE)
+        return;
+    f->lead.fates[rank].how = kv->how;
+    f->lead.fates[rank].heard_ms = f->now_ms > kv->ago_ms ? f->now_ms - kv->ago_ms : 0;
+}
+
 static void remove_entry(struct mu_fold *f, size_t at)
 {
     free(f->lead.entries[at]);
@@ -182,6 +194,7 @@ bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv)
     if (kv->deleted && there) {
         hear_last(f, f->lead.entries[at]);
         remove_entry(f, at);
+        hear_how(f, id, kv);
     }
     if (kv->deleted || rc < 0 || stale)
         return true;
@@ -402,40 +415,64 @@ static void name_member(const struct mu_fold_members *members, const struct mu_n
     memcpy(text + strlen(text), pid, strlen(pid) + 1);
 }
 
-/* How those were lost that could have caused a failure. NULL: not all in one way; a keeper's mark names a node, and
- * nobody can tell which one an unknown member was. */
-static const char *how_lost(const struct mu_fold *f, int64_t lost, int64_t unknown, int64_t killed, int64_t said)
+static const char agent_killed[] = "its agent was killed";
+
+/* NULL: not known. A keeper's mark names a node, and nobody can tell which one an unknown member was. */
+static const char *how_lost(const struct mu_fold *f, size_t rank)
 {
-    if (unknown > 0 || (killed > 0 && killed < lost) || (said > 0 && said < lost))
+    const struct fate *fate = &f->lead.fates[rank];
+
+    if (f->lead.members.items[rank].id == 0)
         return NULL;
-    if (said > 0)
+    if (fate->end == MU_FOLD_END_LOST)
         return f->lead.said[MU_FOLD_END_LOST].end.text;
-    if (killed > 0)
-        return killed == 1 ? "its agent was killed" : "their agents were killed";
+    if (has_id(&f->lead.killed, f->lead.members.items[rank].id))
+        return agent_killed;
+    switch (fate->how) {
+    case MU_FOLD_HOW_RESET:
+        return "its connection broke";
+    case MU_FOLD_HOW_REVOKED:
+        return "its lease was ended";
+    case MU_FOLD_HOW_SILENT:
+    case MU_FOLD_HOW_UNKNOWN:
+        break;
+    }
     return f->how_lost;
+}
+
+/* It can have made another node's worker fail: where somebody tells when it was last heard, by that; else by when it
+ * was seen that its lease had ended. */
+static bool is_cause(const struct mu_fold *f, const struct fate *fate, const struct said *failed)
+{
+    if (failed->end.kind == MU_FOLD_END_NONE)
+        return true;
+    if (fate->how != MU_FOLD_HOW_UNKNOWN)
+        return mu_attribution_is_cause(fate->heard_ms, failed->ms, 0);
+    return mu_attribution_is_cause(fate->gone_ms, failed->ms, f->lease_ms);
 }
 
 static void attribute_loss(const struct mu_fold *f, struct mu_attribution *why)
 {
     const struct lead *l = &f->lead;
     const struct said *failed = &l->said[MU_FOLD_END_FAILED];
-    int64_t unknown = 0, killed = 0, said = 0;
+    bool one_way = true;
 
     for (size_t i = 0; i < l->members.count; i++) {
-        const struct fate *fate = &l->fates[i];
         const struct mu_fold_member *member = &l->members.items[i];
+        const char *how = how_lost(f, i);
 
-        if (!mu_leader_is_lost(fate) ||
-            (failed->end.kind != MU_FOLD_END_NONE && !mu_attribution_is_cause(fate->gone_ms, failed->ms, f->lease_ms)))
+        if (!mu_leader_is_lost(&l->fates[i]) || !is_cause(f, &l->fates[i], failed))
             continue;
         if (why->lost < MU_ATTRIBUTION_NAMED && member->id != 0)
             name_member(&l->members, &member->node, why->lost_names[why->lost]);
+        one_way &= how != NULL && (why->lost == 0 || (why->how != NULL && strcmp(why->how, how) == 0));
+        why->how = how;
         why->lost++;
-        unknown += member->id == 0;
-        said += fate->end == MU_FOLD_END_LOST;
-        killed += fate->end != MU_FOLD_END_LOST && has_id(&l->killed, member->id);
     }
-    why->how = how_lost(f, why->lost, unknown, killed, said);
+    if (!one_way)
+        why->how = NULL;
+    else if (why->lost > 1 && why->how == agent_killed)
+        why->how = "their agents were killed";
 }
 
 /* The first of what members have reported. */

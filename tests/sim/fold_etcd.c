@@ -268,6 +268,15 @@ static void count_bytes(struct node *node, const struct mu_fold_kv *kv)
     node->bytes += kv->key.len + kv->value.len;
 }
 
+static struct mu_fold_kv kv_of(const struct key *key)
+{
+    return (struct mu_fold_kv){ .key = mu_slice_str(key->name),
+                                .value = mu_buf_slice(&key->value),
+                                .create = key->create,
+                                .mod = key->mod,
+                                .lease = key->lease };
+}
+
 static void deliver(void *arg)
 {
     struct delivery *d = arg;
@@ -295,9 +304,8 @@ static void deliver(void *arg)
     for (size_t i = 0; i < d->count; i++) {
         const struct key *key = &d->changes[i].key;
 
-        kvs[i] = (struct mu_fold_kv){
-            mu_slice_str(key->name), d->changes[i].deleted, mu_buf_slice(&key->value), key->create, key->mod, key->lease
-        };
+        kvs[i] = kv_of(key);
+        kvs[i].deleted = d->changes[i].deleted;
         count_bytes(d->node, &kvs[i]);
     }
     feed(d->node,
@@ -529,12 +537,7 @@ static void feed_keys(struct request *r, enum mu_fold_event_type type)
     if (kvs == NULL)
         abort();
     for (size_t i = 0; i < r->keys_count; i++) {
-        kvs[i] = (struct mu_fold_kv){ mu_slice_str(r->keys[i].name),
-                                      false,
-                                      mu_buf_slice(&r->keys[i].value),
-                                      r->keys[i].create,
-                                      r->keys[i].mod,
-                                      r->keys[i].lease };
+        kvs[i] = kv_of(&r->keys[i]);
         count_bytes(r->node, &kvs[i]);
     }
     feed(r->node,

@@ -600,6 +600,17 @@ static inline const char *deleted(struct scene *s, enum mu_fold_scope scope, con
     return changed(s, scope);
 }
 
+/* The same at an engine, which tells more of it. */
+static inline const char *record_goes(struct scene *s, const char *name, int64_t mod, enum mu_fold_how how,
+                                      uint64_t ago_ms)
+{
+    (void)add(s, name, 0, mod, 0);
+    s->kvs[0].deleted = true;
+    s->kvs[0].how = how;
+    s->kvs[0].ago_ms = ago_ms;
+    return changed(s, MU_FOLD_NODES);
+}
+
 /* ---- Scenes ---- */
 
 static inline void begin_with(struct scene *s, int64_t nodes_min, int64_t nodes_max, struct mu_fold_config config)

@@ -291,6 +291,56 @@ static void a_loss_is_free_and_excuses_failures(void **state)
     }
 }
 
+static void where_it_is_known_how_a_node_was_lost_it_is_said(void **state)
+{
+    static const struct {
+        enum mu_fold_how how;
+        const char *cause;
+    } rows[] = { { MU_FOLD_HOW_UNKNOWN, "lost host: no keep-alive for 10 s" },
+                 { MU_FOLD_HOW_REVOKED, "lost host: its lease was ended" },
+                 { MU_FOLD_HOW_RESET, "lost host: its connection broke" },
+                 { MU_FOLD_HOW_SILENT, "lost host: no keep-alive for 10 s" } };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct scene *s = *state;
+
+        lead(s, three, 3);
+        (void)record_goes(s, "nodes/0000000000000033/0000000000000008", 40, rows[i].how, 0);
+        assert_string_equal(s->news.cause, rows[i].cause);
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
+/* It was there after the failure; that its lease ended soon after that is no reason for it. */
+static void a_node_that_was_heard_long_after_a_failure_is_not_its_cause(void **state)
+{
+    static const struct {
+        enum mu_fold_how how;
+        uint64_t noticed_ms, ago_ms; /* after the failure */
+        int64_t cost;
+    } rows[] = { { MU_FOLD_HOW_UNKNOWN, 3000, 0, 0 },
+                 { MU_FOLD_HOW_RESET, 3000, 0, 1 },
+                 { MU_FOLD_HOW_RESET, 3000, 1000, 0 },
+                 { MU_FOLD_HOW_SILENT, LEASE_MS, LEASE_MS, 0 } };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct scene *s = *state;
+
+        s->like.max_restarts = 3;
+        lead(s, three, 3);
+        (void)fails(s, OTHER, 7, 0, true);
+        (void)news_come(s, 50);
+        s->now_ms += rows[i].noticed_ms;
+        (void)record_goes(s, "nodes/0000000000000033/0000000000000008", 51, rows[i].how, rows[i].ago_ms);
+        (void)news_come(s, 52);
+        assert_non_null(strstr(we_join(s), "job/doc"));
+        assert_int_equal(world_written(s).count, rows[i].cost);
+        (void)tear_down(state);
+        (void)set_up(state);
+    }
+}
+
 /* Of a round that a member ended by itself, failures are consequences if they were reported after that. */
 static void what_was_reported_first_is_the_cause(void **state)
 {
@@ -947,6 +997,8 @@ int main(void)
         TEST(the_first_report_is_news_at_once),
         TEST(a_failure_costs_a_restart_when_everybody_is_out),
         TEST(a_loss_is_free_and_excuses_failures),
+        TEST(where_it_is_known_how_a_node_was_lost_it_is_said),
+        TEST(a_node_that_was_heard_long_after_a_failure_is_not_its_cause),
         TEST(what_was_reported_first_is_the_cause),
         TEST(who_has_left_the_round_is_not_lost_from_it),
         TEST(a_node_that_makes_room_for_another_ends_the_round_for_all),
