@@ -75,7 +75,7 @@ size_t check_done_and_gone(uint64_t id)
     for (size_t i = 0; i < world->count; i++) {
         const struct node *node = node_by_id(world->members[i]);
 
-        count += node->done_world == id && (node->done || check_has_done_mark(node)) &&
+        count += node->done_world == id && (node->done || node->was_marked) &&
                  (!node->alive || node->owner != OWNER_RUNNING);
     }
     return count;
@@ -154,6 +154,19 @@ static void note_end(const struct key *key)
         world->failed_rev = key->mod;
     if (record.end.kind > MU_FOLD_END_DONE && world->goes_rev == 0)
         world->goes_rev = key->mod;
+}
+
+/* The others may have seen it, also if its server and with it the mark is gone, and the node has had no answer. */
+static void note_done(const struct key *key)
+{
+    const char *last = strrchr(key->name, '/');
+    uint64_t id;
+
+    if (last == NULL || strcmp(last, "/done") != 0 ||
+        !mu_fold_id_parse(mu_slice(key->name + strlen("nodes/"), 16), &id))
+        return;
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        s->nodes[i].was_marked |= s->nodes[i].id == id;
 }
 
 /* Nothing but what the seed does with nodes disturbs the leader's judgement. */
@@ -341,6 +354,7 @@ void check_put(const struct key *before, const struct key *key)
     if (strcmp(key->name, "job/folder") == 0)
         s->led_us = s->now_us;
     note_end(key);
+    note_done(key);
     if (strcmp(key->name, "job/doc") != 0)
         return;
     SIM_EXPECT(key->value.len <= MU_FOLD_SMALL_MAX, "a document of %zu bytes", key->value.len);

@@ -128,6 +128,7 @@ struct node {
     char report_text[64];             /* its text: a node that stands still hears it later */
     uint64_t failed_world, failed_us; /* where one of them failed, and when it was acknowledged; 0: not yet */
     uint64_t done_world;              /* where they were done */
+    bool was_marked;                  /* ... and a key has said so */
     uint64_t left_world;              /* where it said that it leaves */
     bool done;                        /* that they are was acknowledged */
     uint64_t killed_world, killed_us; /* where it was when it vanished */

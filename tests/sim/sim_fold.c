@@ -387,8 +387,10 @@ static bool kill_node(struct node *node)
 
     sim_trace("node %u is killed", node->index);
     node->alive = false;
-    node->killed_world = node->world;
-    node->killed_us = s->now_us;
+    if (!node->was_marked) { /* who is done is not lost */
+        node->killed_world = node->world;
+        node->killed_us = s->now_us;
+    }
     node->world = 0;
     sent = s->place->will != NULL && s->place->will(node);
     owner_gone(node);
