@@ -158,7 +158,7 @@ static void carry_out(struct scene *s, const struct words *words)
     if (strcmp(what, "grant") == 0)
         print_done(s, mu_engine_grant(s->engine, &s->peer, &grant, 0), false);
     else if (strcmp(what, "revoke") == 0)
-        print_done(s, mu_engine_revoke(s->engine, &s->peer, grant.lease, mu_slice("", 0)), false);
+        print_done(s, mu_engine_revoke(s->engine, &s->peer, grant.lease, mu_slice("", 0), NULL), false);
     else if (strcmp(what, "txn") == 0)
         transact(s, words);
     else

@@ -1,6 +1,7 @@
 /* A node's part in a rendezvous with a leader, as handlers drive it: the fold machine (rdzv/fold.h: members and
- * rounds), the engine client that carries its requests (kv/engine_client.h), and where the workers meet (meeting.h). A
- * handler has the shell and this: etcd_v3_uv.c from the start, c10d_uv.c if the store that it found has an engine. */
+ * rounds), the engine client that carries its requests (kv/engine_client.h), and where the round's workers meet
+ * (meeting.h). A handler has the shell and this: etcd_v3_uv.c from the start, c10d_uv.c if the store that it found has
+ * an engine. */
 #ifndef MU_HANDLER_FOLD_UV_H
 #define MU_HANDLER_FOLD_UV_H
 

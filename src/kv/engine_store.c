@@ -354,11 +354,15 @@ const char *mu_engine_store_local_address(const struct mu_engine_store *s)
     return s->local;
 }
 
-bool mu_engine_store_will(const struct mu_engine_store *s, union mu_addr *ret_addr,
+bool mu_engine_store_will(const struct mu_engine_store *s, const struct mu_fold_op *mark, union mu_addr *ret_addr,
                           char ret_bytes[static MU_ENGINE_STORE_WILL_MAX], size_t *ret_len)
 {
     struct mu_frame revoke = {
-        .type = MU_FRAME_REVOKE, .id = 1, .lease = s->lease.id, .secret = mu_slice(s->secret, sizeof s->secret)
+        .type = MU_FRAME_REVOKE,
+        .id = 1,
+        .lease = s->lease.id,
+        .secret = mu_slice(s->secret, sizeof s->secret),
+        .mark = { .kind = MU_ENGINE_PUT, .key = mark->key, .value = mark->value, .lease = (uint64_t)mark->lease },
     };
     struct mu_buf frame = { 0 };
     size_t len = put_probe(ret_bytes);

@@ -105,8 +105,9 @@ enum mu_engine_store_state mu_engine_store_state(const struct mu_engine_store *s
 const char *mu_engine_store_state_text(enum mu_engine_store_state value);
 /* This node's address as the engine sees it, as text; "": not known yet. */
 const char *mu_engine_store_local_address(const struct mu_engine_store *store);
-/* The address to connect to, and the bytes that end our lease when they are sent there. False: we have none. */
-bool mu_engine_store_will(const struct mu_engine_store *store, union mu_addr *ret_addr,
+/* The address to connect to, and the bytes that put the mark and end our lease when they are sent there. False: we have
+ * none. */
+bool mu_engine_store_will(const struct mu_engine_store *store, const struct mu_fold_op *mark, union mu_addr *ret_addr,
                           char ret_bytes[static MU_ENGINE_STORE_WILL_MAX], size_t *ret_len);
 
 #endif

@@ -422,7 +422,6 @@ static void engine_close(struct mu_engine_client *client, void (*closed)(void *c
         mu_later_turn(&e->later, on_turn, e);
 }
 
-/* A store tells itself how a lease ended: no mark is needed. */
 static bool engine_will(const struct mu_engine_client *client, const struct mu_fold_op *mark,
                         struct mu_kv_lone *ret_will)
 {
@@ -430,9 +429,8 @@ static bool engine_will(const struct mu_engine_client *client, const struct mu_f
     union mu_addr addr;
     size_t len = 0;
 
-    (void)mark;
     *ret_will = (struct mu_kv_lone){ .address_len = 0 };
-    if (!mu_engine_store_will(((const struct engine *)client)->store, &addr, bytes, &len) ||
+    if (!mu_engine_store_will(((const struct engine *)client)->store, mark, &addr, bytes, &len) ||
         mu_buf_append(&ret_will->bytes, bytes, len, SIZE_MAX) < 0)
         return false;
     memcpy(&ret_will->address, &addr, sizeof addr);

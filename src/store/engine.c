@@ -326,8 +326,21 @@ static bool is_secret(const struct mu_engine_lease *lease, struct mu_slice secre
     return differ == 0;
 }
 
+/* For the others to read; a lease ends also without it. */
+static void put_mark(struct mu_engine *e, struct mu_engine_job *job, const struct mu_engine_op *mark)
+{
+    const struct mu_engine_txn txn = { .id = 1, .then = mark, .then_count = 1 };
+    struct mu_engine_peer nobody;
+    bool held;
+
+    assert(mark->kind == MU_ENGINE_PUT);
+    mu_engine_peer_init(&nobody);
+    nobody.job = job;
+    (void)mu_engine_txn(e, &nobody, &txn, &held);
+}
+
 enum mu_engine_code mu_engine_revoke(struct mu_engine *e, struct mu_engine_peer *peer, uint64_t id,
-                                     struct mu_slice secret)
+                                     struct mu_slice secret, const struct mu_engine_op *mark)
 {
     struct mu_engine_lease *lease = mu_engine_find_lease(e, peer->job, id);
 
@@ -335,6 +348,8 @@ enum mu_engine_code mu_engine_revoke(struct mu_engine *e, struct mu_engine_peer 
         return MU_ENGINE_NOT_FOUND;
     if (peer->job == NULL && !is_secret(lease, secret))
         return MU_ENGINE_DENIED;
+    if (mark != NULL && mark->key.len > 0)
+        put_mark(e, lease->job, mark);
     end_lease(e, lease, MU_ENGINE_REVOKED);
     return MU_ENGINE_OK;
 }

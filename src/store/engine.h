@@ -147,6 +147,8 @@ void mu_engine_leave(struct mu_engine *engine, struct mu_engine_peer *peer, bool
 
 /* ---- Leases ---- */
 
+struct mu_engine_op;
+
 struct mu_engine_grant {
     uint64_t lease; /* chosen by the client at random; not 0 */
     uint64_t ttl_ms;
@@ -166,9 +168,10 @@ struct mu_engine_last { /* what came of a lease's last transaction */
 enum mu_engine_code mu_engine_attach(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t id,
                                      uint64_t now_ms, struct mu_engine_last *ret_last, struct mu_engine_peer **ret_old);
 enum mu_engine_code mu_engine_keep(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t id, uint64_t now_ms);
-/* Without a HELLO the secret has to be that of the lease. */
+/* Without a HELLO the secret has to be that of the lease. `mark` is put first, into that lease's job, if it can be;
+ * NULL, or without a key: there is none. */
 enum mu_engine_code mu_engine_revoke(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t id,
-                                     struct mu_slice secret);
+                                     struct mu_slice secret, const struct mu_engine_op *mark);
 
 /* ---- Time ---- */
 

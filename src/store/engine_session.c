@@ -322,7 +322,7 @@ static int carry_out(struct mu_engine_session *session, const struct mu_frame *f
             code = mu_engine_keep(engine, &session->peer, frame->lease, session->host->now_ms);
         break;
     case MU_FRAME_REVOKE:
-        code = mu_engine_revoke(engine, &session->peer, frame->lease, frame->secret);
+        code = mu_engine_revoke(engine, &session->peer, frame->lease, frame->secret, &frame->mark);
         break;
     case MU_FRAME_UNWATCH:
         mu_engine_unwatch(engine, &session->peer, frame->watch);

@@ -246,6 +246,9 @@ static void revoke(struct fields *f, struct mu_frame *frame)
 {
     u64(f, &frame->lease, "lease");
     bytes_up_to(f, &frame->secret, MU_ENGINE_SECRET_BYTES, "secret");
+    u64(f, &frame->mark.lease, "mark's lease");
+    bytes_up_to(f, &frame->mark.key, MU_ENGINE_KEY_MAX, "mark's key");
+    bytes_up_to(f, &frame->mark.value, MU_FRAME_TEXT_MAX, "mark");
 }
 
 static void load(struct fields *f, struct mu_frame *frame)

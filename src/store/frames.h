@@ -9,7 +9,7 @@
  *     ATTACH   u64 lease                            its DONE tells of the lease's last transaction: `last` is its id
  *     GRANT    u64 lease, u32 ttl_ms, u32 bound, bytes secret
  *     KEEP     u64 lease                            0: no lease; it only shows that we are there
- *     REVOKE   u64 lease, bytes secret
+ *     REVOKE   u64 lease, bytes secret, u64 + bytes + bytes: lease, key and value of mark (no key: none)
  *     LOAD     u32 watch, bytes key                 KVS, the last with the answer to it; then EVENTS
  *     UNWATCH  u32 watch
  *     RANGE    u32 prefix, u32 limit, bytes key     KVS; a limit that is not 0: the oldest so many, in that order
@@ -75,6 +75,7 @@ struct mu_frame { /* zeroed, and then what is needed; read: borrows from the byt
     bool bound, prefix, held, more, moved;
     struct mu_slice run_id, node, proof, secret, key, text;
     struct mu_slice your_addr, my_addr; /* of the client and of the server, as the server sees them; without a port */
+    struct mu_engine_op mark;           /* PUT; REVOKE alone */
     struct mu_engine_txn txn;
     const struct mu_engine_kv *kvs;
     size_t kvs_count;

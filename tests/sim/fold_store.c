@@ -849,12 +849,14 @@ static void store_node_new(struct node *node, const char *name)
 /* Its keeper does what the agent has left for that. */
 static void send_will(struct node *node)
 {
+    struct mu_fold_op mark;
     union mu_addr addr;
     char bytes[MU_ENGINE_STORE_WILL_MAX];
     size_t len;
     struct link *link;
 
-    if (is_cut(node) || !current->up || !mu_engine_store_will(node->client->store, &addr, bytes, &len))
+    if (is_cut(node) || !current->up || !mu_fold_will(node->fold, &mark) ||
+        !mu_engine_store_will(node->client->store, &mark, &addr, bytes, &len))
         return;
     sim_trace("node %u has a will", node->index);
     link = new_link(node);

@@ -497,7 +497,7 @@ static double end_leases(uint64_t count)
     }
     began = clock();
     for (uint64_t i = 1; i <= count; i++)
-        assert_int_equal(mu_engine_revoke(engine, &peer, i, mu_slice_str("")), MU_ENGINE_OK);
+        assert_int_equal(mu_engine_revoke(engine, &peer, i, mu_slice_str(""), NULL), MU_ENGINE_OK);
     began = clock() - began;
     mu_engine_leave(engine, &peer, false, 0);
     mu_engine_free(engine);
@@ -675,10 +675,10 @@ static void the_keys_of_a_lease_go_with_it_in_one_revision(void **state)
     (void)put(s, 0, "m", "", 50);
     (void)put(s, 0, "m", "", 0); /* a put without a lease takes the key out of it */
     (void)flush(s);
-    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[0], 50, mu_slice_str("")), MU_ENGINE_OK);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[0], 50, mu_slice_str(""), NULL), MU_ENGINE_OK);
     assert_string_equal(flush(s), "1.1 at 6: -a revoked@6 -z revoked@6");
     assert_string_equal(keys(s, 1, ""), "k= 3/3*, m= 4/5");
-    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[0], 50, mu_slice_str("")), MU_ENGINE_NOT_FOUND);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[0], 50, mu_slice_str(""), NULL), MU_ENGINE_NOT_FOUND);
 }
 
 static void a_grant_that_cannot_be_is_refused(void **state)
@@ -719,7 +719,7 @@ static void a_job_has_so_many_leases_and_no_more(void **state)
     assert_int_equal(put(s, 3, "n", "", 1), MU_ENGINE_NOT_FOUND);
     assert_int_equal(grant(s, 4, 1, true), MU_ENGINE_OK); /* of another job */
     assert_int_equal(mu_engine_keep(s->engine, &s->peers[1], 1000, s->now_ms), MU_ENGINE_OK);
-    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[1], 1000, mu_slice_str("")), MU_ENGINE_OK);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[1], 1000, mu_slice_str(""), NULL), MU_ENGINE_OK);
     assert_int_equal(grant(s, 3, 2, true), MU_ENGINE_OK);
     assert_int_equal(grant(s, 3, 3, true), MU_ENGINE_EXHAUSTED);
 }
@@ -734,7 +734,7 @@ static void a_lease_of_another_job_is_not_there(void **state)
     assert_int_equal(put(s, 4, "a", "", 7), MU_ENGINE_NOT_FOUND);
     assert_int_equal(attach(s, 4, 7, &last), MU_ENGINE_NOT_FOUND);
     assert_int_equal(mu_engine_keep(s->engine, &s->peers[4], 8, s->now_ms), MU_ENGINE_NOT_FOUND);
-    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[4], 7, mu_slice_str("0123456789abcdef")),
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[4], 7, mu_slice_str("0123456789abcdef"), NULL),
                      MU_ENGINE_NOT_FOUND);
     assert_int_equal(put(s, 1, "a", "", 7), MU_ENGINE_OK); /* of another node of the same job it is */
     assert_int_equal(mu_engine_keep(s->engine, &s->peers[1], 7, s->now_ms), MU_ENGINE_NOT_FOUND); /* but not to keep */
@@ -748,11 +748,13 @@ static void a_will_needs_the_secret(void **state)
 
     (void)grant(s, 0, 7, true);
     (void)mu_engine_grant(s->engine, &s->peers[0], &without, s->now_ms);
-    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 7, mu_slice_str("0123456789abcdeX")), MU_ENGINE_DENIED);
-    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 7, mu_slice_str("")), MU_ENGINE_DENIED);
-    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 8, mu_slice_str("")), MU_ENGINE_DENIED);
-    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 9, mu_slice_str("")), MU_ENGINE_NOT_FOUND);
-    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 7, mu_slice_str("0123456789abcdef")), MU_ENGINE_OK);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 7, mu_slice_str("0123456789abcdeX"), NULL),
+                     MU_ENGINE_DENIED);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 7, mu_slice_str(""), NULL), MU_ENGINE_DENIED);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 8, mu_slice_str(""), NULL), MU_ENGINE_DENIED);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 9, mu_slice_str(""), NULL), MU_ENGINE_NOT_FOUND);
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[5], 7, mu_slice_str("0123456789abcdef"), NULL),
+                     MU_ENGINE_OK);
 }
 
 static void silence_ends_a_lease_after_its_time(void **state)

@@ -292,6 +292,34 @@ static void a_will_ends_a_lease_without_a_hello(void **state)
     assert_string_equal(heard(s, 1), "EVENTS 0 watch 5: -nodes/1 revoked, heard 300 ms ago");
 }
 
+/* The mark lies under another lease of that job; one of another job would not do, and the lease ends all the same. */
+static void a_will_leaves_a_mark(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("nodes/1", 9), other = put_op("nodes/2", 10);
+    struct mu_frame will = { .type = MU_FRAME_REVOKE,
+                             .id = 1,
+                             .lease = 9,
+                             .secret = mu_slice_str("0123456789abcdef"),
+                             .mark = put_op("nodes/1/killed", 8) };
+
+    (void)ask(s, 0, a_hello());
+    for (uint64_t lease = 8; lease <= 10; lease++)
+        (void)ask(s, 0, a_grant(lease));
+    (void)ask(s, 0, a_put(&op, 3));
+    (void)ask(s, 0, a_put(&other, 4));
+    (void)ask(s, 1, a_hello());
+    (void)ask(s, 1, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 2, .watch = 5, .key = mu_slice_str("nodes/") });
+    assert_string_equal(ask(s, 2, will), "DONE 1 code 0 at 4");
+    turn(s, 0);
+    assert_string_equal(heard(s, 1), "EVENTS 0 watch 5: +nodes/1/killed -nodes/1 revoked, heard 0 ms ago");
+    will.lease = 10;
+    will.mark.lease = 77;
+    assert_string_equal(ask(s, 2, will), "DONE 1 code 0 at 5");
+    turn(s, 0);
+    assert_string_equal(heard(s, 1), "EVENTS 0 watch 5: -nodes/2 revoked, heard 0 ms ago");
+}
+
 static void a_lease_moves_to_a_new_connection(void **state)
 {
     struct scene *s = *state;
@@ -540,21 +568,14 @@ static void failing_memory_cuts_one_connection_at_most(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        CASE(a_node_says_all_it_needs_in_one_segment),
-        CASE(bytes_may_come_one_by_one),
-        CASE(nothing_is_done_without_a_hello),
-        CASE(hello_for_another_job_is_refused),
-        CASE(a_will_ends_a_lease_without_a_hello),
-        CASE(a_lease_moves_to_a_new_connection),
-        CASE(any_frame_renews_a_lease),
-        CASE(many_keys_come_in_several_frames),
-        CASE(the_next_page_waits_until_the_one_before_was_taken),
-        CASE(what_waits_behind_pages_is_limited),
-        CASE(lost_changes_are_told_as_stale),
-        CASE(what_is_no_request_ends_the_connection),
-        CASE(versions_that_do_not_meet_are_refused_by_number),
-        CASE(half_a_frame_is_charged_and_given_back),
-        CASE(failing_memory_cuts_one_connection_at_most),
+        CASE(a_node_says_all_it_needs_in_one_segment), CASE(bytes_may_come_one_by_one),
+        CASE(nothing_is_done_without_a_hello),         CASE(hello_for_another_job_is_refused),
+        CASE(a_will_ends_a_lease_without_a_hello),     CASE(a_will_leaves_a_mark),
+        CASE(a_lease_moves_to_a_new_connection),       CASE(any_frame_renews_a_lease),
+        CASE(many_keys_come_in_several_frames),        CASE(the_next_page_waits_until_the_one_before_was_taken),
+        CASE(what_waits_behind_pages_is_limited),      CASE(lost_changes_are_told_as_stale),
+        CASE(what_is_no_request_ends_the_connection),  CASE(versions_that_do_not_meet_are_refused_by_number),
+        CASE(half_a_frame_is_charged_and_given_back),  CASE(failing_memory_cuts_one_connection_at_most),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1569,17 +1569,18 @@ static void memory_may_run_out_anywhere(void **state)
 
 static void the_will_ends_the_lease(void **state)
 {
+    const struct mu_fold_op mark = { MU_FOLD_PUT, mu_slice_str("nodes/1/killed"), mu_slice_str("{}"), 0 };
     union mu_addr addr;
     char bytes[MU_ENGINE_STORE_WILL_MAX], text[MU_ADDR_TEXT_MAX];
     size_t len, probe = 5 + 1 + 16 + sizeof MU_SESSION_PROBE - 1;
     struct mu_engine_session keeper;
 
     (void)state;
-    assert_false(mu_engine_store_will(sc.store, &addr, bytes, &len));
+    assert_false(mu_engine_store_will(sc.store, &mark, &addr, bytes, &len));
     serve();
     cut_up_at = cut_down_at = SIZE_MAX;
     run_with_engine(false);
-    assert_true(mu_engine_store_will(sc.store, &addr, bytes, &len));
+    assert_true(mu_engine_store_will(sc.store, &mark, &addr, bytes, &len));
     assert_string_equal(mu_addr_format(&addr, text), "10.0.0.1:29400");
     assert_true(len <= MU_ENGINE_STORE_WILL_MAX && len > probe);
     assert_int_equal(keys_there("job/"), 4);

@@ -236,6 +236,7 @@ static void the_will_of_another_process_ends_its_lease(void **state)
 {
     struct scene *s = *state;
     struct client *a = settle_in(s, 0), *b = settle_in(s, 1);
+    const struct mu_fold_op mark = { MU_FOLD_PUT, mu_slice_str("nodes/1/killed"), mu_slice_str("{}"), 0 };
     struct peer *keeper;
     union mu_addr addr;
     char bytes[MU_ENGINE_STORE_WILL_MAX];
@@ -243,11 +244,11 @@ static void the_will_of_another_process_ends_its_lease(void **state)
 
     put_key(a, 3, "nodes/1/2");
     HEARS(b, "changed 0 nodes/1/2");
-    assert_true(mu_engine_store_will(mu_engine_store_of(a->engine), &addr, bytes, &len));
+    assert_true(mu_engine_store_will(mu_engine_store_of(a->engine), &mark, &addr, bytes, &len));
     keeper = peer_new(&addr, V);
     peer_connect(keeper, &addr);
     peer_send(keeper, mu_slice(bytes, len));
-    HEARS(b, "changed 0 -nodes/1/2");
+    HEARS(b, "changed 0 nodes/1/killed -nodes/1/2");
     UNTIL(strstr(a->heard, "lease lost 2") != NULL); /* with its next KEEP */
 }
 

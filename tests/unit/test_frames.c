@@ -41,6 +41,7 @@ static const struct mu_frame frames[] = {
       .secret = { "0123456789abcdef", 16 } },
     { .type = MU_FRAME_KEEP, .id = 4, .lease = 9 },
     { .type = MU_FRAME_REVOKE, .id = 5, .lease = 9, .secret = { "0123456789abcdef", 16 } },
+    { .type = MU_FRAME_REVOKE, .id = 6, .lease = 9, .mark = { MU_ENGINE_PUT, { "n/1", 3 }, { "v", 1 }, 8 } },
     { .type = MU_FRAME_LOAD, .id = 6, .watch = 1, .key = { "job/", 4 } },
     { .type = MU_FRAME_UNWATCH, .id = 7, .watch = 1 },
     { .type = MU_FRAME_RANGE, .id = 8, .prefix = true, .limit = 64, .key = { "seat/", 5 } },
