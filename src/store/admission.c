@@ -79,6 +79,15 @@ bool mu_own_sockets_has(const struct mu_own_sockets *own, const union mu_addr *a
     return false;
 }
 
+bool mu_strays_add(struct mu_strays *strays, const union mu_addr *addr)
+{
+    for (size_t i = 0; i < strays->count && i < MU_STRAYS_MAX; i++)
+        if (mu_addr_same_host(&strays->addrs[i], addr))
+            return false;
+    strays->addrs[strays->count++ % MU_STRAYS_MAX] = *addr;
+    return true;
+}
+
 static bool is_allowed(const struct mu_admission *admission, const struct mu_newcomer *newcomer)
 {
     for (size_t i = 0; i < admission->allow_count; i++) {

@@ -36,6 +36,15 @@ int mu_origins_add(struct mu_origins *origins, const union mu_addr *addr, size_t
                    struct muster_error *reterr);
 void mu_origins_remove(struct mu_origins *origins, struct mu_origin *origin); /* one less */
 
+/* The last addresses of those who were refused because their job meets elsewhere: each is told of once. */
+#define MU_STRAYS_MAX 64
+
+struct mu_strays { /* zeroed memory is empty */
+    union mu_addr addrs[MU_STRAYS_MAX];
+    size_t count; /* so far */
+};
+bool mu_strays_add(struct mu_strays *strays, const union mu_addr *addr); /* false: it is one of them already */
+
 struct mu_admission { /* what a server takes */
     struct mu_network *allow;
     size_t allow_count; /* 0: from everywhere */

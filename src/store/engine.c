@@ -474,12 +474,18 @@ static struct mu_engine_job *make_job(struct mu_engine *e, struct mu_slice run_i
     return job;
 }
 
-static struct mu_engine_job *find_job(struct mu_engine *e, struct mu_slice run_id)
+/* NULL: there is none. */
+static struct mu_engine_job *find_job(const struct mu_engine *e, struct mu_slice run_id)
 {
     MU_LIST_EACH (struct mu_engine_job, job, &e->jobs, link)
         if (mu_slice_equal(mu_slice(job->run_id, job->len), run_id))
             return job;
-    return make_job(e, run_id);
+    return NULL;
+}
+
+bool mu_engine_has_job(const struct mu_engine *e, struct mu_slice run_id)
+{
+    return find_job(e, run_id) != NULL;
 }
 
 void mu_engine_peer_init(struct mu_engine_peer *peer)
@@ -502,6 +508,8 @@ enum mu_engine_code mu_engine_hello(struct mu_engine *e, struct mu_engine_peer *
     if (run_id.len == 0 || run_id.len > MU_ENGINE_RUN_ID_MAX)
         return MU_ENGINE_INVALID;
     job = find_job(e, run_id);
+    if (job == NULL)
+        job = make_job(e, run_id);
     if (job == NULL)
         return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
     if (job->peers_count >= MU_ENGINE_PEERS_MAX)

@@ -140,6 +140,7 @@ void mu_engine_free(struct mu_engine *engine);                          /* every
 
 void mu_engine_peer_init(struct mu_engine_peer *peer);
 enum mu_engine_code mu_engine_hello(struct mu_engine *engine, struct mu_engine_peer *peer, struct mu_slice run_id);
+bool mu_engine_has_job(const struct mu_engine *engine, struct mu_slice run_id);
 /* Something came from it: its leases are alive. To be called before what came is carried out. */
 void mu_engine_heard(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t now_ms);
 /* Its connection is gone; `cut`: because the server wanted so. */

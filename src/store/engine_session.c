@@ -9,7 +9,8 @@
 enum {
     KVS_BYTES = 256 * 1024,    /* of keys in one frame, unless a single one is larger */
     EVENTS_BYTES = 256 * 1024, /* the same for changes */
-    ANSWERS_MAX = 16           /* of one session that are being sent page by page */
+    ANSWERS_MAX = 16,          /* of one session that are being sent page by page */
+    DOCUMENTS_MAX = 64         /* bytes of what their keys begin with */
 };
 
 #define OUT_BYTES_MAX (MU_FRAME_BYTES_MAX + 64u)
@@ -223,6 +224,21 @@ static void on_push(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int6
 
 /* ---- Requests ---- */
 
+static bool has_document(const struct mu_engine_host *host, struct mu_slice run_id)
+{
+    char key[DOCUMENTS_MAX + MU_ENGINE_RUN_ID_MAX];
+    size_t len;
+
+    if (host->table == NULL || host->documents == NULL || run_id.len > MU_ENGINE_RUN_ID_MAX)
+        return false;
+    len = strlen(host->documents);
+    assert(len <= DOCUMENTS_MAX);
+    memcpy(key, host->documents, len);
+    if (run_id.len > 0)
+        memcpy(key + len, run_id.data, run_id.len);
+    return mu_table_get(host->table, mu_slice(key, len + run_id.len)).data != NULL;
+}
+
 static int hello(struct mu_engine_session *session, const struct mu_frame *frame, struct muster_error *reterr)
 {
     enum mu_engine_code code;
@@ -235,7 +251,9 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
                                 .node = mu_slice_str(session->host->node),
                                 .your_addr = mu_slice_str(session->ends.peer_addr),
                                 .my_addr = mu_slice_str(session->ends.own_addr) };
-    struct mu_frame refused = { .type = MU_FRAME_DONE, .id = frame->id, .code = MU_ENGINE_PRECONDITION };
+    struct mu_frame refused = {
+        .type = MU_FRAME_DONE, .id = frame->id, .code = MU_ENGINE_PRECONDITION, .revision = welcome.revision
+    };
     char why[128];
 
     if (frame->version_min > MU_FRAME_VERSION || frame->version_max < frame->version_min || frame->version_min == 0) {
@@ -246,6 +264,11 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
         refused.text = mu_slice_str(why);
         send_frame(session, &refused); /* so that it does not try again */
         return mu_fail(reterr, MUSTER_EPROTOCOL, "%s", why);
+    }
+    if (session->peer.job == NULL && has_document(session->host, frame->run_id)) {
+        refused.text = mu_slice_str("this job meets in a document, which a node without engine=on has begun");
+        send_frame(session, &refused);
+        return 0;
     }
     code = mu_engine_hello(session->host->engine, &session->peer, frame->run_id);
     if (code != MU_ENGINE_OK)
@@ -446,6 +469,8 @@ int mu_engine_host_init(struct mu_engine_host *host, const struct mu_engine_host
     *host = (struct mu_engine_host){ .engine = mu_engine_new(&engine),
                                      .epoch = config->random[1],
                                      .node = config->node,
+                                     .table = config->table,
+                                     .documents = config->documents,
                                      .transit = config->transit,
                                      .send = config->send,
                                      .drop = config->drop };

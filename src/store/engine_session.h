@@ -10,6 +10,7 @@
 #define MU_STORE_ENGINE_SESSION_H
 
 #include "store/frames.h"
+#include "store/table.h"
 
 struct mu_engine_session;
 
@@ -25,9 +26,11 @@ typedef void mu_engine_drop(struct mu_engine_session *session, const char *why);
 
 struct mu_engine_host { /* what all sessions of a server share */
     struct mu_engine *engine;
-    uint64_t epoch;            /* random: one for each start of a server */
-    const char *node;          /* the host's name */
-    struct mu_budget *transit; /* of frames that are not whole yet */
+    uint64_t epoch;               /* random: one for each start of a server */
+    const char *node;             /* the host's name */
+    const struct mu_table *table; /* of the store. A job that has a document there does not meet here */
+    const char *documents;        /* what the keys of documents begin with, before the run id; NULL: there are none */
+    struct mu_budget *transit;    /* of frames that are not whole yet */
     mu_engine_send *send;
     mu_engine_drop *drop;
     uint64_t now_ms;
@@ -38,7 +41,9 @@ struct mu_engine_host_config {
     struct mu_budget *budget, *transit; /* of the store: what keys take, and what half-read frames take */
     struct mu_hash_seed seed;
     uint64_t random[2];
-    const char *node; /* borrowed */
+    const char *node;             /* borrowed, as the next two are */
+    const struct mu_table *table; /* NULL: without one */
+    const char *documents;
     mu_engine_send *send;
     mu_engine_drop *drop;
 };

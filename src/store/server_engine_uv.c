@@ -9,10 +9,11 @@
 #include "base/error.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 
-enum { HANDLES = 4, NODE_BYTES = 256 };
+enum { HANDLES = 4 };
 
 struct mu_server_engine {
     struct mu_engine_host host;
@@ -23,7 +24,6 @@ struct mu_server_engine {
     uv_idle_t hurry;   /* runs while the next poll must not wait */
     uint64_t began_ms; /* when the poll began */
     uint64_t armed_ms; /* when the timer is due; UINT64_MAX: it does not run */
-    char node[NODE_BYTES];
 };
 
 static struct mu_conn *conn_of(struct mu_engine_session *session)
@@ -95,9 +95,11 @@ static void on_after(uv_check_t *check)
 
 /* ---- The engine of a server ---- */
 
-void mu_server_offer_engine(struct mu_server *server)
+void mu_server_offer_engine(struct mu_server *server, const struct mu_server_offer *offer)
 {
+    (void)snprintf(server->node, sizeof server->node, "%s", offer->node);
     server->era->service.offers_engine = true;
+    server->era->service.documents = offer->documents;
 }
 
 static int start_engine(struct mu_server *server, struct muster_error *reterr)
@@ -107,16 +109,15 @@ static int start_engine(struct mu_server *server, struct muster_error *reterr)
         .budget = &server->era->service.budget,
         .transit = &server->era->service.transit,
         .seed = server->seed,
+        .node = server->node,
+        .table = &server->era->service.table,
+        .documents = server->era->service.documents,
         .send = on_send,
         .drop = on_drop,
     };
-    size_t len = sizeof engine->node;
 
     if (engine == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an engine");
-    config.node = engine->node;
-    if (uv_os_gethostname(engine->node, &len) < 0)
-        engine->node[0] = '\0';
     if (getrandom(config.random, sizeof config.random, 0) != (ssize_t)sizeof config.random) {
         free(engine);
         return mu_fail_errno(reterr, errno, "get random bytes for an engine");
@@ -127,6 +128,7 @@ static int start_engine(struct mu_server *server, struct muster_error *reterr)
     }
     engine->era = server->era;
     engine->era->users++;
+    engine->era->service.engine = engine->host.engine;
     (void)uv_prepare_init(server->loop, &engine->before); /* these only fill in memory */
     (void)uv_check_init(server->loop, &engine->after);
     (void)uv_timer_init(server->loop, &engine->due);
@@ -154,6 +156,7 @@ void mu_server_engine_close(struct mu_server *server)
 
     if (engine == NULL)
         return;
+    engine->era->service.engine = NULL;
     mu_engine_host_done(&engine->host);
     uv_close((uv_handle_t *)&engine->before, mu_server_on_handle_closed);
     uv_close((uv_handle_t *)&engine->after, mu_server_on_handle_closed);

@@ -70,6 +70,8 @@ struct mu_server {
     union mu_addr accepted_on;       /* where a connection from another machine first came in; family 0: none did */
     struct mu_era *era;              /* the newest */
     struct mu_server_engine *engine; /* NULL: nobody has asked for it */
+    char node[MU_FRAME_TEXT_MAX];    /* that hosts us, where the engine is offered */
+    struct mu_strays strays;
     struct mu_hash_seed seed;
     struct mu_admission admission;
     struct mu_list conns, doomed, graces;

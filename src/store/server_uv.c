@@ -396,6 +396,17 @@ static void update_grace(struct mu_conn *conn)
     arm_grace_timer(conn->server);
 }
 
+/* A node whose job meets elsewhere tries again and again. */
+static void refuse(struct mu_conn *conn, const char *why)
+{
+    if (!conn->session.strayed || mu_strays_add(&conn->server->strays, &conn->addr)) {
+        mu_conn_drop(conn, why);
+        return;
+    }
+    conn->refused = true;
+    mu_conn_doom(conn);
+}
+
 static void feed(struct mu_conn *conn, struct mu_slice bytes)
 {
     struct mu_server *server = conn->server;
@@ -419,7 +430,7 @@ static void feed(struct mu_conn *conn, struct mu_slice bytes)
         (conn->frames != NULL ? conn->frames->session.peer.job != NULL : conn->session.codec.any_request))
         mu_list_remove(&conn->silent);
     if (rc < 0)
-        mu_conn_drop(conn, error.text);
+        refuse(conn, error.text);
     else if (mu_session_is_busy(&conn->session))
         take_turns(conn);
     update_grace(conn);

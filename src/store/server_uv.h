@@ -30,8 +30,14 @@ const union mu_addr *mu_server_address(const struct mu_server *server); /* the f
 /* Listens on one more address, with the port that the server has. Does nothing where it listens there already. */
 int mu_server_listen_also(struct mu_server *server, const union mu_addr *addr, struct muster_error *reterr);
 
-/* From now on peers may speak the engine's frames (frames.h) here, until mu_server_renew(). */
-void mu_server_offer_engine(struct mu_server *server);
+struct mu_server_offer {
+    const char *node;      /* that hosts this store, as text, for WELCOME; empty: no node does. Copied */
+    const char *documents; /* as in session.h: a constant, or NULL */
+};
+
+/* From now on peers may speak the engine's frames (frames.h) here. Not together with mu_server_renew(): the engine
+ * stays with the table that is there. */
+void mu_server_offer_engine(struct mu_server *server, const struct mu_server_offer *offer);
 
 /* Connections accepted from now on find an empty table; those that are there keep the one they have. */
 int mu_server_renew(struct mu_server *server, struct muster_error *reterr);

@@ -7,6 +7,7 @@
 #include "store/session.h"
 
 #include "base/error.h"
+#include "store/engine.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -17,6 +18,7 @@ enum {
     TRANSIT_SHARE = 2,      /* what is half-read or unsent may take half as much again */
     TURN_BYTES = 32 * 1024, /* of a list that are carried out in one turn: a millisecond or so */
     TURN_KEYS = 4096,       /* as many keys may be listed at once */
+    RUN_ID_SHOWN = 64,      /* bytes of it in an error */
 };
 
 void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
@@ -160,10 +162,71 @@ static void tell_watchers(const struct mu_change *change)
         tell_watcher(MU_LIST_ITEM(mu_watch_peer(link), struct mu_session, peer), change);
 }
 
+/* ---- The engine ---- */
+
+static bool is_write(enum mu_op op)
+{
+    return op == MU_OP_SET || op == MU_OP_COMPARE_SET || op == MU_OP_ADD || op == MU_OP_APPEND ||
+           op == MU_OP_QUEUE_PUSH;
+}
+
+/* A COMPARE_SET counts also if it would change nothing: so PyTorch's nodes read the document. */
+static int keep_to_the_engine(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
+{
+    const struct mu_service *service = session->service;
+    struct mu_slice run_id = request->key;
+
+    if (service->engine == NULL || service->documents == NULL || !is_write(request->op) ||
+        !mu_slice_skip(&run_id, service->documents) || !mu_engine_has_job(service->engine, run_id))
+        return 0;
+    session->strayed = true;
+    return mu_fail(reterr, MUSTER_EINVAL,
+                   "it asks for the document of job '%.*s', which meets in the engine (engine=on)",
+                   (int)(run_id.len < RUN_ID_SHOWN ? run_id.len : RUN_ID_SHOWN), run_id.data);
+}
+
+/* The only key of a CHECK in today's dialect; of another request, nothing. */
+static struct mu_slice checked_key(const struct mu_session *session, const struct mu_request *request)
+{
+    struct mu_slice list = request->list, key = mu_slice("", 0);
+
+    if (request->op == MU_OP_CHECK && session->codec.dialect == MU_DIALECT_V && request->count == 1)
+        (void)mu_request_next(&list, &key, NULL);
+    return key;
+}
+
+static bool is_probe(const struct mu_session *session, const struct mu_request *request)
+{
+    return session->service->offers_engine &&
+           mu_slice_equal(checked_key(session, request), mu_slice_str(MU_SESSION_PROBE));
+}
+
+static bool is_about_job_here(const struct mu_session *session, const struct mu_request *request)
+{
+    struct mu_slice run_id = checked_key(session, request);
+
+    return session->service->engine != NULL && mu_slice_skip(&run_id, MU_SESSION_JOB_PROBE) &&
+           mu_engine_has_job(session->service->engine, run_id);
+}
+
+static void move(struct mu_session *session)
+{
+    session->state = MU_SESSION_MOVED;
+    mu_table_leave(&session->service->table, &session->peer); /* nothing of the store may come between frames */
+    mu_peer_init(&session->peer);
+    tell_woken(session->service);
+    send_number(session, MU_CHECK_READY, 1);
+}
+
+/* ---- Requests ---- */
+
 static int step(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
 {
     struct mu_answer answer;
+    int rc = keep_to_the_engine(session, request, reterr);
 
+    if (rc < 0)
+        return rc;
     mu_table_step(&session->service->table, &session->peer, request, &answer, reterr);
     send_answer(session, request, &answer);
     tell_watchers(&answer.change);
@@ -189,22 +252,14 @@ static bool ends_wait(const struct mu_session *session, const struct mu_request 
     return session->codec.dialect != MU_DIALECT_V && request->op != MU_OP_CANCEL_WAIT;
 }
 
-static bool is_probe(const struct mu_session *session, const struct mu_request *request)
-{
-    struct mu_slice list = request->list, key;
-
-    return session->service->offers_engine && session->codec.dialect == MU_DIALECT_V && request->count == 1 &&
-           mu_request_next(&list, &key, NULL) && mu_slice_equal(key, mu_slice_str(MU_SESSION_PROBE));
-}
-
 static int carry_out(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
 {
     session->service->requests++;
-    if (request->op == MU_OP_CHECK && is_probe(session, request)) {
-        session->state = MU_SESSION_MOVED;
-        mu_table_leave(&session->service->table, &session->peer); /* nothing of the store may come between frames */
-        mu_peer_init(&session->peer);
-        tell_woken(session->service);
+    if (is_probe(session, request)) {
+        move(session);
+        return 0;
+    }
+    if (is_about_job_here(session, request)) {
         send_number(session, MU_CHECK_READY, 1);
         return 0;
     }

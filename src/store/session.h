@@ -8,7 +8,9 @@
 #include "store/table.h"
 
 #define MU_SESSION_PROBE "muster/engine/1"
+#define MU_SESSION_JOB_PROBE MU_SESSION_PROBE "/" /* and a run id */
 
+struct mu_engine;
 struct mu_session;
 
 /* Queues the parts, copying what it cannot send at once. It must not call back into the service; when the peer cannot
@@ -22,6 +24,10 @@ struct mu_service {
     struct mu_table table;
     enum mu_dialect legacy; /* what peers older than 2.2 are taken for: L (find out), L0, L1 */
     bool offers_engine;     /* CHECK of MU_SESSION_PROBE, alone, makes an engine's connection of one of 2.2 or newer */
+    /* A job meets in a document, which is a key of the table, or in the engine. In both it would be two jobs: while
+     * the engine has the job, a write of that key is refused. CHECK of MU_SESSION_JOB_PROBE asks for it harmlessly. */
+    const struct mu_engine *engine; /* NULL: nobody has asked for it so far */
+    const char *documents;          /* what the keys of documents begin with, before the run id; NULL: there are none */
     mu_session_send *send;
     uint64_t requests; /* carried out so far */
 };
@@ -39,6 +45,7 @@ struct mu_session {
     struct mu_service *service;
     mu_session_send *send; /* the service's, unless the driver puts another here */
     bool dead;             /* nothing is sent to it or read from it any more */
+    bool strayed;          /* it is refused because it has asked for the document of a job that meets in the engine */
     struct mu_peer peer;
     struct mu_codec codec;
     struct mu_buf unread; /* the start of a request whose rest has not come yet */

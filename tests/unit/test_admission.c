@@ -3,6 +3,8 @@
 #include "pure.h"
 #include "store/admission.h"
 
+#include <stdio.h>
+
 #define NOW_MS 100000
 
 static union mu_addr address(const char *host, uint16_t port)
@@ -211,6 +213,24 @@ static void an_address_there_is_no_memory_for_is_refused(void **state)
     }
 }
 
+static void strays_are_told_of_once_while_they_are_remembered(void **state)
+{
+    struct mu_strays strays = { .count = 0 };
+    union mu_addr first = address("10.0.0.1", 1), again = address("10.0.0.1", 2), other;
+    char text[32];
+
+    (void)state;
+    assert_true(mu_strays_add(&strays, &first));
+    assert_false(mu_strays_add(&strays, &again));
+    for (int i = 0; i < MU_STRAYS_MAX; i++) {
+        (void)snprintf(text, sizeof text, "10.0.1.%d", i);
+        other = address(text, 1);
+        assert_true(mu_strays_add(&strays, &other));
+        assert_false(mu_strays_add(&strays, &other));
+    }
+    assert_true(mu_strays_add(&strays, &first)); /* it was forgotten */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +240,7 @@ int main(void)
         cmocka_unit_test(connections_of_this_process_are_never_closed),
         cmocka_unit_test(an_address_may_have_so_many_and_no_more),
         cmocka_unit_test(an_address_there_is_no_memory_for_is_refused),
+        cmocka_unit_test(strays_are_told_of_once_while_they_are_remembered),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

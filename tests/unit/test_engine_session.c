@@ -320,6 +320,31 @@ static void a_will_leaves_a_mark(void **state)
     assert_string_equal(heard(s, 1), "EVENTS 0 watch 5: -nodes/2 revoked, heard 0 ms ago");
 }
 
+static void a_job_that_has_a_document_is_refused(void **state)
+{
+    struct scene *s = *state;
+    struct mu_request set = { .op = MU_OP_SET, .key = mu_slice_str("/doc.job"), .value = mu_slice_str("x") };
+    struct mu_frame other = a_hello();
+    struct mu_table table;
+    struct mu_answer answer;
+    struct mu_peer peer;
+
+    mu_table_init(&table, &s->budget, 1000, (struct mu_hash_seed){ 1, 2 });
+    mu_peer_init(&peer);
+    s->host.table = &table;
+    s->host.documents = "/doc.";
+    mu_table_step(&table, &peer, &set, &answer, NULL);
+    assert_string_equal(ask(s, 0, a_hello()), "DONE 1 code 9 at 0");
+    other.run_id = mu_slice_str("job2");
+    assert_string_equal(ask(s, 1, other), "WELCOME 1 v1 job2 by host1 at 10.0.0.1 to 10.0.0.9");
+    set.op = MU_OP_DELETE_KEY;
+    mu_table_step(&table, &peer, &set, &answer, NULL);
+    assert_string_equal(ask(s, 0, a_hello()), "WELCOME 1 v1 job by host1 at 10.0.0.1 to 10.0.0.9");
+    s->host.table = NULL;
+    mu_table_leave(&table, &peer);
+    mu_table_done(&table);
+}
+
 static void a_lease_moves_to_a_new_connection(void **state)
 {
     struct scene *s = *state;
@@ -568,14 +593,23 @@ static void failing_memory_cuts_one_connection_at_most(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        CASE(a_node_says_all_it_needs_in_one_segment), CASE(bytes_may_come_one_by_one),
-        CASE(nothing_is_done_without_a_hello),         CASE(hello_for_another_job_is_refused),
-        CASE(a_will_ends_a_lease_without_a_hello),     CASE(a_will_leaves_a_mark),
-        CASE(a_lease_moves_to_a_new_connection),       CASE(any_frame_renews_a_lease),
-        CASE(many_keys_come_in_several_frames),        CASE(the_next_page_waits_until_the_one_before_was_taken),
-        CASE(what_waits_behind_pages_is_limited),      CASE(lost_changes_are_told_as_stale),
-        CASE(what_is_no_request_ends_the_connection),  CASE(versions_that_do_not_meet_are_refused_by_number),
-        CASE(half_a_frame_is_charged_and_given_back),  CASE(failing_memory_cuts_one_connection_at_most),
+        CASE(a_node_says_all_it_needs_in_one_segment),
+        CASE(bytes_may_come_one_by_one),
+        CASE(nothing_is_done_without_a_hello),
+        CASE(hello_for_another_job_is_refused),
+        CASE(a_will_ends_a_lease_without_a_hello),
+        CASE(a_will_leaves_a_mark),
+        CASE(a_job_that_has_a_document_is_refused),
+        CASE(a_lease_moves_to_a_new_connection),
+        CASE(any_frame_renews_a_lease),
+        CASE(many_keys_come_in_several_frames),
+        CASE(the_next_page_waits_until_the_one_before_was_taken),
+        CASE(what_waits_behind_pages_is_limited),
+        CASE(lost_changes_are_told_as_stale),
+        CASE(what_is_no_request_ends_the_connection),
+        CASE(versions_that_do_not_meet_are_refused_by_number),
+        CASE(half_a_frame_is_charged_and_given_back),
+        CASE(failing_memory_cuts_one_connection_at_most),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,8 @@
 
 enum { CLIENTS = 2, LEASE_MS = 3000 };
 
+static const struct mu_server_offer offer = { .node = "" };
+
 struct client {
     struct mu_engine_client *engine;
     char heard[4096]; /* "<event> <id> <keys>; ..." */
@@ -80,7 +82,7 @@ static int begin(void **state)
     int rc = start_scene(state);
 
     memset(clients, 0, sizeof clients);
-    mu_server_offer_engine(((struct scene *)*state)->server);
+    mu_server_offer_engine(((struct scene *)*state)->server, &offer);
     return rc;
 }
 
@@ -291,7 +293,7 @@ static void a_server_that_is_gone_is_trouble_and_its_successor_has_no_lease(void
     assert_int_equal(mu_listen_open("127.0.0.1", mu_addr_port(&at), &fd, NULL), 0);
     assert_int_equal(mu_limits_settle(&config.limits, NULL), 0);
     assert_int_equal(mu_server_start(&s->loop, fd, &config, &s->server, NULL), 0);
-    mu_server_offer_engine(s->server);
+    mu_server_offer_engine(s->server, &offer);
     HEARS(a, "lease lost 2; trouble 0");
     assert_non_null(strstr(a->error, "has been started anew"));
     MAKE(a, .type = MU_FOLD_DO_TAKE_LEASE, .id = 9);

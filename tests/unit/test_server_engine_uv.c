@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+static const struct mu_server_offer offer = { .node = "host1_7_1", .documents = "/torch.rendezvous." };
 static const struct mu_frame hello = {
     .type = MU_FRAME_HELLO, .id = 1, .version_min = 1, .version_max = 1, .run_id = { "job", 3 }, .node = { "n", 1 }
 };
@@ -102,7 +103,7 @@ static int start_offering(void **state)
 {
     int rc = start_scene(state);
 
-    mu_server_offer_engine(((struct scene *)*state)->server);
+    mu_server_offer_engine(((struct scene *)*state)->server, &offer);
     return rc;
 }
 
@@ -184,16 +185,58 @@ static void the_welcome_says_who_is_who(void **state)
     assert_true(mu_slice_equal(welcome.my_addr, mu_slice_str("127.0.0.1")));
     assert_false(welcome.moved);
     assert_true(mu_slice_equal(welcome.run_id, mu_slice_str("job")));
-    assert_true(welcome.node.len > 0);
+    assert_true(mu_slice_equal(welcome.node, mu_slice_str("host1_7_1")));
     assert_true(welcome.revision >= MU_ENGINE_REVISION_MIN);
     epoch = welcome.epoch;
     stop_serving(s);
     serve(s, (struct muster_store_limits){ 0 }, MU_DIALECT_L); /* another start, another epoch */
-    mu_server_offer_engine(s->server);
+    mu_server_offer_engine(s->server, &offer);
     peer = meet(s, V);
     ask(peer, "CHECK #1 (muster/engine/1)", "00");
     tell(peer, hello);
     assert_true(told(peer).epoch != epoch);
+}
+
+/* ---- A job meets in one place ---- */
+
+static void who_asks_for_the_document_of_a_job_in_the_engine_is_refused_and_told_of_once(void **state)
+{
+    struct scene *s = *state;
+    struct peer *stock = meet(s, V), *node, *off = meet(s, V), *again = meet(s, V);
+
+    ask(stock, "CHECK #1 (muster/engine/1/job)", "01");
+    node = greet(s);
+    ask(stock, "CHECK #1 (muster/engine/1/job)", "00");
+    ask(stock, "CHECK #1 (muster/engine/1/other)", "01");
+    ask(stock, "COMPARE_SET (/torch.rendezvous.other) () (doc)", "(doc)");
+    say(stock, "COMPARE_SET (/torch.rendezvous.job) () (doc)");
+    hear_end(stock);
+    say(again, "ADD (/torch.rendezvous.job) #1");
+    hear_end(again);
+    assert_int_equal(lines_with("it asks for the document of job 'job', which meets in the engine (engine=on)"), 1);
+    tell(node, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 4 });
+    assert_done(node, MU_ENGINE_OK);
+    peer_close(node);
+    UNTIL(stats(s).connections == 1);
+    ask(off, "COMPARE_SET (/torch.rendezvous.job) () (doc)", "(doc)"); /* it has no connection and no lease */
+}
+
+static void a_job_with_a_document_does_not_meet_in_the_engine(void **state)
+{
+    struct scene *s = *state;
+    struct peer *stock = meet(s, V), *node = meet(s, V);
+    struct mu_frame refused;
+
+    ask(stock, "COMPARE_SET (/torch.rendezvous.job) () (doc)", "(doc)");
+    ask(node, "CHECK #1 (muster/engine/1)", "00");
+    tell(node, hello);
+    refused = told(node);
+    assert_int_equal(refused.type, MU_FRAME_DONE);
+    assert_int_equal(refused.code, MU_ENGINE_PRECONDITION);
+    assert_true(refused.text.len > 0);
+    ask(stock, "DELETE_KEY (/torch.rendezvous.job)", "#1");
+    tell(node, hello);
+    assert_int_equal(told(node).type, MU_FRAME_WELCOME);
 }
 
 /* ---- Ends ---- */
@@ -318,7 +361,7 @@ static pid_t start_server(struct scene *s, union mu_addr *ret_addr)
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (mu_limits_settle(&config.limits, NULL) == 0 && uv_loop_init(&loop) == 0 &&
             mu_server_start(&loop, fd, &config, &server, NULL) == 0) {
-            mu_server_offer_engine(server);
+            mu_server_offer_engine(server, &offer);
             (void)uv_run(&loop, UV_RUN_DEFAULT);
         }
         _exit(1);
@@ -500,7 +543,7 @@ static void a_full_store_refuses_and_loses_nothing(void **state)
     struct mu_engine_op op = { MU_ENGINE_PUT, mu_slice_str("n/2"), mu_slice(value, sizeof value), 0 };
 
     serve(s, (struct muster_store_limits){ .value_bytes = 10000, .total_bytes = 100000 }, MU_DIALECT_L);
-    mu_server_offer_engine(s->server);
+    mu_server_offer_engine(s->server, &offer);
     (void)greet(s); /* somebody stays, and the job with it */
     node = greet(s);
     put(node, "n/1", 0);
@@ -564,6 +607,8 @@ int main(void)
         OFFERED(frames_may_come_with_the_probe),
         OFFERED(nothing_of_the_store_comes_between_frames),
         OFFERED(the_welcome_says_who_is_who),
+        OFFERED(who_asks_for_the_document_of_a_job_in_the_engine_is_refused_and_told_of_once),
+        OFFERED(a_job_with_a_document_does_not_meet_in_the_engine),
         OFFERED(a_peer_that_hangs_up_has_a_moment_to_come_back),
         OFFERED(silence_ends_a_lease),
         OFFERED(a_will_from_a_stranger_ends_a_lease),

@@ -1,6 +1,7 @@
 /* Sessions: several connections of one store, from bytes to bytes. */
 #include "failmalloc.h"
 #include "pure.h"
+#include "store/engine.h"
 #include "store/limits.h"
 #include "store/session.h"
 #include "wire.h"
@@ -1120,6 +1121,89 @@ static void a_conversation_survives_any_allocation_that_fails(void **state)
 
 #define test(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* ---- A job that meets in the engine ---- */
+
+static void push_nothing(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int64_t revision,
+                         const struct mu_engine_change *changes, size_t count)
+{
+    (void)ctx;
+    (void)peer;
+    (void)watch;
+    (void)revision;
+    (void)changes;
+    (void)count;
+}
+
+/* A node of job "job" is connected to the engine. */
+static struct mu_engine *engine_with_job(struct scene *s, struct mu_engine_peer *node)
+{
+    struct mu_engine_config config = { .budget = &s->service.budget,
+                                       .revision = MU_ENGINE_REVISION_MIN,
+                                       .push = push_nothing };
+    struct mu_engine *engine = mu_engine_new(&config);
+
+    assert_non_null(engine);
+    mu_engine_peer_init(node);
+    assert_int_equal(mu_engine_hello(engine, node, mu_slice_str("job")), MU_ENGINE_OK);
+    s->service.engine = engine;
+    s->service.documents = "/doc.";
+    return engine;
+}
+
+static void nobody_writes_the_document_of_a_job_in_the_engine(void **state)
+{
+    static const struct {
+        const char *request;
+        bool refused;
+    } rows[] = {
+        { "SET (/doc.job) (x)", true },
+        { "COMPARE_SET (/doc.job) () (x)", true },
+        { "ADD (/doc.job) #1", true },
+        { "APPEND (/doc.job) (x)", true },
+        { "MULTI_SET #2 (/a) (x) (/doc.job) (x)", true },
+        { "QUEUE_PUSH (/doc.job) (x)", true },
+        { "SET (/doc.job2) (x)", false },
+        { "SET (/doc.jo) (x)", false },
+        { "SET (/doc.) (x)", false },
+        { "SET (doc.job) (x)", false },
+        { "CHECK #1 (/doc.job)", false },
+        { "DELETE_KEY (/doc.job)", false },
+    };
+    struct mu_engine_peer node;
+    struct scene *s = *state;
+    struct mu_engine *engine = engine_with_job(s, &node);
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        joins(s, 4, MU_DIALECT_V);
+        assert_int_equal(says(s, 4, rows[i].request) < 0, rows[i].refused);
+        assert_int_equal(s->peers[4].session.strayed, rows[i].refused);
+        assert_true(!rows[i].refused || strstr(s->err.text, "the document of job 'job'") != NULL);
+        leaves(s, 4);
+    }
+    assert_asks(s, 0, "CHECK #1 (/doc.job)", "01");
+    mu_engine_leave(engine, &node, false, 0);
+    assert_asks(s, 0, "COMPARE_SET (/doc.job) () (x)", "(x)"); /* the job has gone */
+    mu_engine_free(engine);
+}
+
+static void it_can_be_asked_whether_a_job_meets_in_the_engine(void **state)
+{
+    struct mu_engine_peer node;
+    struct scene *s = *state;
+    struct mu_engine *engine;
+
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "01");
+    engine = engine_with_job(s, &node);
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "00");
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/other)", "01");
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/)", "01");
+    assert_asks(s, 0, "CHECK #2 (muster/engine/1/job) (x)", "01");
+    assert_int_equal(s->peers[0].session.state, MU_SESSION_READING);
+    mu_engine_leave(engine, &node, false, 0);
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "01");
+    mu_engine_free(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1168,6 +1252,8 @@ int main(void)
         test(who_leaves_in_the_middle_of_a_long_wait_leaves_nothing),
         test(a_long_wait_is_canceled_in_turns),
         test(a_long_wait_there_is_no_room_for_is_refused_and_given_back),
+        test(nobody_writes_the_document_of_a_job_in_the_engine),
+        test(it_can_be_asked_whether_a_job_meets_in_the_engine),
         cmocka_unit_test(a_conversation_survives_any_allocation_that_fails),
     };
 
