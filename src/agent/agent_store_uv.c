@@ -201,10 +201,8 @@ void mu_agent_renew_will(struct mu_agent *a)
 
     if (a->will == NULL)
         return;
-    if (ops->will != NULL) {
-        ops->will(a->handler, a->ended ? NULL : a->will);
+    if (ops->will != NULL && ops->will(a->handler, a->ended ? NULL : a->will))
         return;
-    }
     if (a->ended || !mu_job_will(a->job, key, sizeof key, text)) {
         a->will_key[0] = '\0';
         mu_will_withdraw(a->will);

@@ -16,30 +16,17 @@ static const char *text_option(const struct muster_rdzv_params *params, const ch
 
 static int read_leases(const struct muster_rdzv_params *params, struct mu_v3_place *place, struct muster_error *reterr)
 {
-    int64_t job_lease_s = MU_V3_JOB_LEASE_S;
+    int64_t job_lease_s;
     int rc = mu_rdzv_seconds_from_params(params, "lease", MU_V3_LEASE_S, MU_V3_LEASE_MIN_S, MU_V3_LEASE_MAX_S,
                                          &place->lease_s, reterr);
 
     if (rc < 0)
         return rc;
-    if (job_lease_s < (int64_t)place->lease_s * 4)
-        job_lease_s = (int64_t)place->lease_s * 4;
+    job_lease_s = (int64_t)mu_engine_job_lease_s(place->lease_s);
     if (job_lease_s > MU_V3_LEASE_MAX_S)
         job_lease_s = MU_V3_LEASE_MAX_S;
     return mu_rdzv_seconds_from_params(params, "job_lease", job_lease_s, (int64_t)place->lease_s, MU_V3_LEASE_MAX_S,
                                        &place->job_lease_s, reterr);
-}
-
-/* 0: it is not given. */
-static int read_optional(const struct muster_rdzv_params *params, const char *name, int64_t max_s, uint64_t *ret_s,
-                         struct muster_error *reterr)
-{
-    struct muster_value value;
-
-    *ret_s = 0;
-    return muster_rdzv_params_get(params, name, &value)
-               ? mu_rdzv_seconds_from_params(params, name, 0, 1, max_s, ret_s, reterr)
-               : 0;
 }
 
 int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place *ret_place,
@@ -70,9 +57,9 @@ int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place
     if (rc == 0)
         rc = read_leases(params, &place, reterr);
     if (rc == 0)
-        rc = read_optional(params, "fence", MU_V3_FENCE_MAX_S, &place.fence_s, reterr);
+        rc = mu_engine_fence_from_params(params, &place.fence_s, reterr);
     if (rc == 0)
-        rc = read_optional(params, "restart_window", MU_FOLD_WINDOW_MAX_S, &place.restart_window_s, reterr);
+        rc = mu_engine_window_from_params(params, &place.restart_window_s, reterr);
     if (rc == 0)
         rc = mu_rdzv_seconds_from_params(params, "read_timeout", MU_V3_READ_TIMEOUT_S, 1, MU_V3_LEASE_MAX_S,
                                          &place.first_s, reterr);
@@ -103,24 +90,20 @@ struct mu_boot_config mu_v3_boot_config(const struct mu_v3_place *place)
     };
 }
 
-struct mu_fold_config mu_v3_fold_config(const struct mu_v3_place *place, const char *name, int64_t pid,
-                                        const uint64_t random[static 3])
+struct mu_fold_config mu_v3_fold_config(const struct mu_v3_place *place, const struct mu_node *me,
+                                        const uint64_t random[static 2])
 {
-    return (struct mu_fold_config){
-        .settings = place->settings,
-        .name = name,
-        .pid = pid,
-        .local_id = mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]),
-        .id = random[1] != 0 ? random[1] : 1, /* 0 is nobody */
+    const struct mu_engine_params engine = {
+        .service = "etcd",
         .lease_ms = place->lease_s * 1000,
         .job_lease_ms = place->job_lease_s * 1000,
+        .fence_s = place->fence_s,
+        .restart_window_s = place->restart_window_s,
         .first_ms = place->first_s * 1000,
         .ops_max = MU_ENGINE_ETCD3_OPS_MAX,
-        .wants_names = true,
-        .restart_window_s = place->restart_window_s,
-        .fence_ms = place->fence_s * 1000,
-        .seed = random[2],
     };
+
+    return mu_engine_fold_config(&engine, &place->settings, me, random);
 }
 
 /* One or two of them may fail. */

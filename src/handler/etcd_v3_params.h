@@ -2,15 +2,12 @@
 #ifndef MU_HANDLER_ETCD_V3_PARAMS_H
 #define MU_HANDLER_ETCD_V3_PARAMS_H
 
-#include "handler/handler.h"
+#include "handler/engine_params.h"
 #include "kv/endpoints.h"
-#include "rdzv/fold.h"
 
 #define MU_V3_LEASE_S 10
 #define MU_V3_LEASE_MIN_S 2 /* etcd's own election takes about one */
 #define MU_V3_LEASE_MAX_S 3600
-#define MU_V3_JOB_LEASE_S 60 /* how long the rest of a job stays; at least four leases of a node */
-#define MU_V3_FENCE_MAX_S 86400
 #define MU_V3_READ_TIMEOUT_S 60 /* for the first answer of etcd */
 
 struct mu_v3_place { /* texts are the parameters'; NULL: none */
@@ -32,8 +29,8 @@ int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place
 
 /* Of its machines. These borrow. */
 struct mu_boot_config mu_v3_boot_config(const struct mu_v3_place *place);
-struct mu_fold_config mu_v3_fold_config(const struct mu_v3_place *place, const char *name, int64_t pid,
-                                        const uint64_t random[static 3]);
+struct mu_fold_config mu_v3_fold_config(const struct mu_v3_place *place, const struct mu_node *me,
+                                        const uint64_t random[static 2]);
 uint64_t mu_v3_renew_ms(const struct mu_v3_place *place); /* of struct mu_engine_etcd3_config */
 
 #endif

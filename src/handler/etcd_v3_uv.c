@@ -54,9 +54,10 @@ static void v3_when_alone(struct muster_handler *handler, void (*alone)(void *ct
         mu_server_when_alone(mu_boot_uv_agents_store(&v->shell.boot), alone, ctx);
 }
 
-static void v3_will(struct muster_handler *handler, struct mu_will *will)
+static bool v3_will(struct muster_handler *handler, struct mu_will *will)
 {
     mu_fold_uv_keep_will(&((struct v3 *)handler)->fold, will);
+    return true;
 }
 
 static void destroy(struct mu_shell *shell)
@@ -121,7 +122,9 @@ static int make_machines(struct v3 *v, struct muster_error *reterr)
 
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
-    fold = mu_v3_fold_config(place, mu_handler_node_name(place->local_addr, v->hostname), getpid(), random);
+    v->shell.me = (struct mu_node){ mu_slice_str(mu_handler_node_name(place->local_addr, v->hostname)), getpid(),
+                                    mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]) };
+    fold = mu_v3_fold_config(place, &v->shell.me, random + 1);
     rc = mu_boot_uv_init(&v->shell.boot, &boot, reterr);
     if (rc == 0)
         rc = mu_fold_new(&fold, &v->fold.fold, reterr);
@@ -129,7 +132,6 @@ static int make_machines(struct v3 *v, struct muster_error *reterr)
     v->shell.part = v->fold.fold;
     v->shell.driver = &v->fold;
     v->shell.run_id = place->run_id;
-    v->shell.me = (struct mu_node){ mu_slice_str(fold.name), fold.pid, fold.local_id };
     v->shell.nodes_min = place->settings.nodes_min;
     v->shell.nodes_max = place->settings.nodes_max;
     return rc;

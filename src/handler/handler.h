@@ -37,8 +37,9 @@ struct mu_handler_ops {
     void (*introduce)(struct muster_handler *handler, const struct mu_part_self *self); /* before the first join() */
     void (*report)(struct muster_handler *handler, const struct mu_part_report *report);
     /* From here on the handler keeps this will (proc/will.h) such that it ends our membership; NULL: it withdraws the
-     * one that it has. Freed, it has none. NULL: it cannot. */
-    void (*will)(struct muster_handler *handler, struct mu_will *will);
+     * one that it has. Freed, it has none. False: it cannot, as things are now, and leaves the will alone. NULL: it
+     * never can. */
+    bool (*will)(struct muster_handler *handler, struct mu_will *will);
 };
 
 struct mu_handler { /* first member of every handler that a mu_handler_start makes */
@@ -69,7 +70,7 @@ typedef int mu_handler_start(struct uv_loop_s *loop, const struct muster_rdzv_pa
                              muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                              struct muster_error *reterr);
 
-mu_handler_start mu_c10d_start;    /* c10d_uv.c: hosts or joins the store, then a dynamic rendezvous on it */
+mu_handler_start mu_c10d_start;    /* c10d_uv.c: hosts or joins the store, then meets in a document or its engine */
 mu_handler_start mu_static_start;  /* static_uv.c */
 mu_handler_start mu_etcd_v2_start; /* etcd_v2_uv.c: a dynamic rendezvous in one key of etcd */
 mu_handler_start mu_etcd_start;    /* etcd_uv.c: the classic etcd rendezvous */

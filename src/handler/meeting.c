@@ -1,4 +1,4 @@
-/* Where the workers of an etcd-v3 round meet. */
+/* Where the workers of a round with a leader meet. */
 #include "handler/meeting.h"
 
 #include <assert.h>
@@ -101,7 +101,7 @@ static enum mu_meeting_reply set(struct mu_meeting *m, const struct mu_fold *fol
                                  uint16_t agents_port, struct mu_boot_event *ret_answer,
                                  struct mu_fold_master *ret_master)
 {
-    static const struct muster_error no_memory = { .code = MUSTER_ENOMEM, .text = "no memory for a request to etcd" };
+    static const struct muster_error no_memory = { .code = MUSTER_ENOMEM, .text = "no memory for a request" };
     const struct mu_fold_world *world = mu_fold_world(fold), *doc = mu_fold_doc(fold);
     int len = (int)effect->value.len;
 
@@ -111,7 +111,7 @@ static enum mu_meeting_reply set(struct mu_meeting *m, const struct mu_fold *fol
         return MU_MEETING_ANSWER;
     }
     if (world == NULL || doc == NULL || doc->id != world->id || mu_fold_lease(fold) == 0 || agents_port == 0) {
-        (void)mu_fail(&m->error, MUSTER_ERDZV_CONNECTION, "etcd does not have this round at the moment");
+        (void)mu_fail(&m->error, MUSTER_ERDZV_CONNECTION, "this round is not known to the others at the moment");
         *ret_answer = (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &m->error };
         return MU_MEETING_ANSWER;
     }

@@ -1,5 +1,5 @@
-/* Where the workers of an etcd-v3 round meet: the key job/master, as this node has seen it last, instead of the two
- * keys for address and port that the boot machine (boot.h) asks for and sets. Pure. */
+/* Where the workers of a round with a leader meet: the key job/master, as this node has seen it last, instead of the
+ * two keys for address and port that the boot machine (boot.h) asks for and sets. Pure. */
 #ifndef MU_HANDLER_MEETING_H
 #define MU_HANDLER_MEETING_H
 

@@ -692,6 +692,7 @@ int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, 
     f->record.local_id = config->local_id;
     f->record.nodes_min = config->settings.nodes_min;
     f->record.nodes_max = config->settings.nodes_max;
+    f->service = config->service != NULL ? config->service : "etcd";
     f->id = config->id;
     f->lease_ms = config->lease_ms;
     f->job_lease_ms = config->job_lease_ms;
@@ -702,8 +703,8 @@ int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, 
     (void)snprintf(f->how_lost, sizeof f->how_lost, "no keep-alive for %" PRIu64 " s", config->lease_ms / 1000);
     f->wants_names = config->wants_names;
     f->fence_ms = config->fence_ms;
-    (void)snprintf(f->fence_text, sizeof f->fence_text, "etcd has acknowledged no keep-alive for %" PRIu64 " s",
-                   config->fence_ms / 1000);
+    (void)snprintf(f->fence_text, sizeof f->fence_text, "%s has acknowledged no keep-alive for %" PRIu64 " s",
+                   f->service, config->fence_ms / 1000);
     f->rng = mu_rng_seeded(config->seed);
     f->rank = -1;
     f->wake_ms = UINT64_MAX;

@@ -230,8 +230,9 @@ struct mu_fold_effects {
 
 struct mu_fold_config { /* copied */
     struct mu_rdzv_settings
-        settings;     /* nodes_min to close_ms and lost_node_wait_ms; heartbeats are the lease's business */
-    const char *name; /* at most MU_FOLD_NAME_MAX bytes */
+        settings;        /* nodes_min to close_ms and lost_node_wait_ms; heartbeats are the lease's business */
+    const char *service; /* what holds the keys, for people: a constant; NULL: "etcd" */
+    const char *name;    /* at most MU_FOLD_NAME_MAX bytes */
     int64_t pid, local_id;
     uint64_t id; /* random, not 0 */
     uint64_t lease_ms, job_lease_ms;

@@ -106,11 +106,11 @@ void mu_fold_say_timeout(struct mu_fold *f)
     if (f->away != AWAY_NOT) {
         f->error = f->why_away;
         f->error.code = MUSTER_ERDZV_TIMEOUT;
-        (void)mu_wrap(&f->error, f->error.code, "timed out after %" PRIu64 " s: etcd cannot be used",
-                      f->settings.join_ms / 1000);
+        (void)mu_wrap(&f->error, f->error.code, "timed out after %" PRIu64 " s: %s cannot be used",
+                      f->settings.join_ms / 1000, f->service);
     } else if (!f->ever_heard) {
-        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s: etcd has not answered",
-                      f->settings.join_ms / 1000);
+        (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s: %s has not answered",
+                      f->settings.join_ms / 1000, f->service);
     } else if (seen.apart > 0 && f->crowd.apart[0] == '\0') {
         (void)mu_fail(&f->error, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s: %s", f->settings.join_ms / 1000,
                       mu_fold_apart_text(f, seen.apart, note));

@@ -155,7 +155,8 @@ static void observe_deadline(struct mu_fold *f)
     if (!f->ever_heard && mu_fold_is_due(f, f->first_until_ms) && f->away != AWAY_NOT) {
         f->error = f->why_away;
         f->error.code = MUSTER_ERDZV_CONNECTION;
-        (void)mu_wrap(&f->error, f->error.code, "etcd could not be used within %" PRIu64 " s", f->first_ms / 1000);
+        (void)mu_wrap(&f->error, f->error.code, "%s could not be used within %" PRIu64 " s", f->service,
+                      f->first_ms / 1000);
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }

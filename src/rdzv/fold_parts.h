@@ -145,6 +145,7 @@ struct lead {
 struct mu_fold {
     struct mu_rdzv_settings settings;
     struct mu_fold_record record; /* who we are; what we want is in `written` and wanted() */
+    const char *service;          /* for people */
     uint64_t id, lease_ms, job_lease_ms, first_ms;
     int64_t max_restarts, window_s; /* as our own options say */
     char how_lost[48];              /* for people: how a loss is noticed here */

@@ -18,12 +18,14 @@ static int read_place(const char *endpoint, const char *options)
     return rc;
 }
 
+static const struct mu_node me = { { "node7", 5 }, 4711, 99 };
+
 static void without_options_there_are_defaults(void **state)
 {
     (void)state;
     assert_int_equal(read_place("", ""), 0);
     assert_string_equal(place.http.endpoints, "localhost:2379");
-    assert_true(place.lease_s == MU_V3_LEASE_S && place.job_lease_s == MU_V3_JOB_LEASE_S);
+    assert_true(place.lease_s == MU_V3_LEASE_S && place.job_lease_s == MU_ENGINE_JOB_LEASE_S);
     assert_true(place.first_s == MU_V3_READ_TIMEOUT_S && place.use_agent_store);
     assert_true(place.settings.nodes_min == 1 && place.settings.nodes_max == 4);
     assert_true(place.user == NULL && place.token == NULL && place.http.protocol == NULL);
@@ -63,26 +65,26 @@ static void a_fence_may_be_shorter_than_the_lease(void **state)
         { "lease=10,fence=30", 30, 10000 },
         { "fence=86400", 86400, 28800000 },
     };
-    const uint64_t random[3] = { 1, 2, 3 };
+    const uint64_t random[2] = { 2, 3 };
 
     (void)state;
     for (size_t i = 0; i < COUNT(table); i++) {
         assert_int_equal(read_place("h", table[i].options), 0);
         assert_int_equal(place.fence_s, table[i].fence_s);
         assert_int_equal(mu_v3_renew_ms(&place), table[i].renew_ms);
-        assert_int_equal(mu_v3_fold_config(&place, "n", 1, random).fence_ms, 1000 * table[i].fence_s);
+        assert_int_equal(mu_v3_fold_config(&place, &me, random).fence_ms, 1000 * table[i].fence_s);
     }
 }
 
 static void restarts_count_for_a_window_if_there_is_one(void **state)
 {
-    const uint64_t random[3] = { 1, 2, 3 };
+    const uint64_t random[2] = { 2, 3 };
 
     (void)state;
     assert_int_equal(read_place("h", "lease=10"), 0);
-    assert_int_equal(mu_v3_fold_config(&place, "n", 1, random).restart_window_s, 0);
+    assert_int_equal(mu_v3_fold_config(&place, &me, random).restart_window_s, 0);
     assert_int_equal(read_place("h", "restart_window=3600"), 0);
-    assert_int_equal(mu_v3_fold_config(&place, "n", 1, random).restart_window_s, 3600);
+    assert_int_equal(mu_v3_fold_config(&place, &me, random).restart_window_s, 3600);
 }
 
 static void bad_options_are_named(void **state)
@@ -112,19 +114,19 @@ static void bad_options_are_named(void **state)
 
 static void its_machines_are_told_the_same_times_and_limits(void **state)
 {
-    uint64_t random[] = { 0x123456789, 0, 5 };
+    uint64_t random[] = { 0, 5 };
     struct mu_fold_config fold;
 
     (void)state;
     assert_int_equal(read_place("h", "lease=20,job_lease=90,read_timeout=7,use_agent_store=false"), 0);
-    fold = mu_v3_fold_config(&place, "node7", 4711, random);
+    fold = mu_v3_fold_config(&place, &me, random);
     assert_true(fold.lease_ms == 20000 && fold.job_lease_ms == 90000 && fold.first_ms == 7000);
     assert_true(fold.settings.nodes_max == 4 && fold.pid == 4711 && fold.seed == 5);
     assert_true(fold.ops_max == MU_ENGINE_ETCD3_OPS_MAX && fold.wants_names);
-    assert_int_equal(fold.local_id, mu_node_local_id(MU_NODE_VERSION, 0x23456789));
+    assert_int_equal(fold.local_id, 99);
     assert_int_equal(fold.id, 1); /* 0 is nobody */
-    random[1] = 17;
-    assert_int_equal(mu_v3_fold_config(&place, "node7", 4711, random).id, 17);
+    random[0] = 17;
+    assert_int_equal(mu_v3_fold_config(&place, &me, random).id, 17);
     assert_true(mu_v3_boot_config(&place).nodes_max == 4 && !mu_v3_boot_config(&place).use_agent_store);
 }
 
