@@ -394,6 +394,7 @@ struct mu_engine_store *mu_engine_store_new(const struct mu_engine_store_config 
     }
     s->lease_ms = config->lease_ms;
     s->job_lease_ms = config->job_lease_ms;
+    s->renew_ms = config->renew_ms;
     s->rng = mu_rng_seeded(config->seed);
     memcpy(s->secret, config->will_secret, sizeof s->secret);
     (void)snprintf(s->run_id, sizeof s->run_id, "%s", config->run_id);

@@ -64,6 +64,7 @@ struct mu_engine_store_config {      /* copied */
     const char *run_id;              /* at most MU_RDZV_RUN_ID_MAX bytes */
     const char *node;                /* this node's name */
     uint64_t lease_ms, job_lease_ms; /* of TAKE_LEASE and GRANT_JOB; a peer that is silent for lease_ms is gone */
+    uint64_t renew_ms;               /* at least so often our lease is kept alive, and RENEWED is told; 0: it is not */
     uint64_t seed;                   /* random: for ids of leases, and delays */
     char will_secret[MU_ENGINE_SECRET_BYTES]; /* random: ends our lease, see mu_engine_store_will() */
 };

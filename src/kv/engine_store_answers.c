@@ -109,6 +109,9 @@ static void on_kept(struct mu_engine_store *s, const struct mu_frame *frame)
     struct muster_error lost;
 
     s->keep_id = 0;
+    if (frame->code == MU_ENGINE_OK && s->renew_ms > 0 && s->lease.state == LEASE_HELD)
+        mu_es_tell(s, (struct mu_fold_event){ .type = MU_FOLD_ON_RENEWED, .id = s->lease.take, .sent_ms = s->kept_ms },
+                   NULL);
     if (frame->code == MU_ENGINE_OK || !mu_es_has_lease(s))
         return;
     lost = refusal(s, frame, "has ended our lease");

@@ -71,7 +71,8 @@ struct mu_engine_store {
     enum mu_engine_store_state state;
     enum mu_engine_store_wish wish;
     uint64_t now_ms;
-    uint64_t lease_ms, job_lease_ms;
+    uint64_t lease_ms, job_lease_ms, renew_ms;
+    uint64_t kept_ms; /* when the last KEEP was sent */
     struct mu_rng rng;
     char secret[MU_ENGINE_SECRET_BYTES];
     char run_id[MU_RDZV_RUN_ID_MAX + 1], node[MU_FRAME_TEXT_MAX + 1];

@@ -297,7 +297,11 @@ bool mu_es_may_send(const struct mu_engine_store *s)
 
 uint64_t mu_es_keep_at_ms(const struct mu_engine_store *s)
 {
-    return s->state == MU_ENGINE_STORE_READY && s->keep_id == 0 ? s->sent_ms + s->lease_ms / 3 : UINT64_MAX;
+    uint64_t quiet_ms = s->sent_ms + s->lease_ms / 3, renew_ms = s->kept_ms + s->renew_ms;
+
+    if (s->state != MU_ENGINE_STORE_READY || s->keep_id != 0)
+        return UINT64_MAX;
+    return s->renew_ms > 0 && renew_ms < quiet_ms ? renew_ms : quiet_ms;
 }
 
 bool mu_es_send_due(struct mu_engine_store *s)
@@ -316,6 +320,7 @@ bool mu_es_send_due(struct mu_engine_store *s)
         return true;
     s->keep_id =
         mu_es_send_frame(s, (struct mu_frame){ .type = MU_FRAME_KEEP, .lease = mu_es_has_lease(s) ? s->lease.id : 0 });
+    s->kept_ms = s->now_ms;
     return s->keep_id != 0;
 }
 

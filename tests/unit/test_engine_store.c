@@ -333,17 +333,23 @@ static void assert_state(enum mu_engine_store_state state)
     assert_string_equal(mu_engine_store_state_text(mu_engine_store_state(sc.store)), mu_engine_store_state_text(state));
 }
 
-static struct mu_engine_store *store_new(void)
+static struct mu_engine_store *store_renewed(uint64_t renew_ms)
 {
     struct mu_engine_store_config config = { .endpoint = "node1:29400",
                                              .run_id = "job7",
                                              .node = "n",
                                              .lease_ms = LEASE_MS,
                                              .job_lease_ms = JOB_LEASE_MS,
+                                             .renew_ms = renew_ms,
                                              .seed = 5,
                                              .will_secret = "0123456789abcde" };
 
     return mu_engine_store_new(&config);
+}
+
+static struct mu_engine_store *store_new(void)
+{
+    return store_renewed(0);
 }
 
 static int begin(void **state)
@@ -686,6 +692,33 @@ static void it_shows_that_it_is_there(void **state)
     says("KEEP nothing");
     assert_int_equal(sc.now_ms, T0 + 4 * (LEASE_MS / 3) - 1);
     answer(MU_FRAME_KEEP, MU_ENGINE_NOT_FOUND); /* whatever that may be */
+    says("");
+}
+
+/* For a fence: requests do not show when they were carried out. */
+static void its_lease_is_renewed_as_often_as_is_wanted(void **state)
+{
+    enum { RENEW_MS = LEASE_MS / 10 };
+
+    (void)state;
+    mu_engine_store_free(sc.store);
+    sc.store = store_renewed(RENEW_MS);
+    settle_in(); /* the first KEEP was sent at once */
+    pass(10);
+    answer(MU_FRAME_KEEP, MU_ENGINE_OK);
+    says("renewed 1");
+    write_now(3, false);
+    answer(MU_FRAME_TXN, MU_ENGINE_OK);
+    trace_begin(&sc.trace);
+    pass(RENEW_MS - 11);
+    says("");
+    pass(1);
+    says("KEEP");
+    answer(MU_FRAME_KEEP, MU_ENGINE_NOT_FOUND);
+    says("lease lost 1: " STORE " has ended our lease: no");
+    pass(RENEW_MS);
+    says("KEEP nothing");
+    answer(MU_FRAME_KEEP, MU_ENGINE_OK);
     says("");
 }
 
@@ -1609,6 +1642,7 @@ int main(void)
         TEST(changes_that_were_lost_are_told),
         TEST(a_crowd_is_no_more_than_was_asked_for),
         TEST(it_shows_that_it_is_there),
+        TEST(its_lease_is_renewed_as_often_as_is_wanted),
         TEST(a_silent_engine_is_left_and_tried_again),
         TEST(each_request_has_a_deadline),
         TEST(a_request_has_the_time_that_its_owner_gives_it),
