@@ -16,12 +16,15 @@
     /* value, token/has_token -> written; found, token: what is there now; bytes: the same, unless written */          \
     X(WRITE, "write the document")                                                                                     \
     X(RING, "ring the bell")                                                                                           \
-    X(PARK, "wait for the bell")      /* number: answered when the counter is above it. A new one ends the old one */  \
-    X(TURN_TAKE, "take a turn")       /* -> number: the turn, done: how many are over */                               \
-    X(TURN_WAIT, "wait for a turn")   /* number: the turn to be over -> found (false: the time was up), done */        \
-    X(TURN_GIVE, "end a turn")        /* number */                                                                     \
-    X(SETTLE, "settle a round")       /* number: round, value: digest -> bytes: the first digest of that round */      \
-    X(HOST, "find the store's host")  /* -> found, bytes: "NAME_PID_LOCAL-ID" of the node that hosts the store */      \
+    X(PARK, "wait for the bell")    /* number: answered when the counter is above it. A new one ends the old one */    \
+    X(TURN_TAKE, "take a turn")     /* -> number: the turn, done: how many are over */                                 \
+    X(TURN_WAIT, "wait for a turn") /* number: the turn to be over -> found (false: the time was up), done */          \
+    X(TURN_GIVE, "end a turn")      /* number */                                                                       \
+    X(SETTLE, "settle a round")     /* number: round, value: digest -> bytes: the first digest of that round */        \
+    /* -> found, bytes: "NAME_PID_LOCAL-ID" of the node that hosts the store; foreign: the job meets in its engine */  \
+    X(HOST, "find the store's host")                                                                                   \
+    /* -> found: the store offers one, and has no document of this job. No other request may follow then */            \
+    X(PROBE, "look for an engine")                                                                                     \
     X(GET, "get")                     /* key -> bytes; waits until it is there */                                      \
     X(SET, "set")                     /* key, value */                                                                 \
     X(ADD, "add")                     /* key, number -> number */                                                      \
@@ -54,7 +57,8 @@ struct mu_kv_request {
     /* Answered. */
     int rc; /* below 0: error says why */
     struct muster_error error;
-    bool foreign; /* with rc 0, of READ and WRITE: found, but it is no document (not base64, ...); error says why */
+    bool foreign; /* with rc 0, of READ and WRITE: found, but it is no document (not base64, ...); error says why.
+                   * HOST: see above */
     bool gone;    /* with rc < 0: the host refuses connections, or reset ours and does not take a new one */
     bool found, written;
     struct muster_bytes bytes, state_token; /* the receiver's to free */
@@ -76,8 +80,9 @@ int mu_kv_encode_document(const struct mu_kv_request *request, struct mu_buf *te
 int mu_kv_give_document(struct mu_kv_request *request, const char *key, struct mu_slice text,
                         struct muster_error *reterr);
 /* A TCPStore's document. PyTorch's clients put a "/" in front of the key. */
-#define MU_KV_C10D_DOCUMENT_KEY "torch.rendezvous.%s" /* with the run id */
-#define MU_KV_C10D_NO_DOCUMENT "Y2FuaW1hZGFt"         /* PyTorch's marker, so that reads never have to wait */
+#define MU_KV_C10D_DOCUMENTS "torch.rendezvous." /* and the run id */
+#define MU_KV_C10D_DOCUMENT_KEY MU_KV_C10D_DOCUMENTS "%s"
+#define MU_KV_C10D_NO_DOCUMENT "Y2FuaW1hZGFt" /* PyTorch's marker, so that reads never have to wait */
 /* For drivers: "PREFIX7/K" is K of round 7. Returns "7", and leaves K. Empty: it is no such key, and stays as it is. */
 struct mu_slice mu_kv_take_round(struct mu_slice *key, const char *prefix);
 /* For drivers: it is done. By its `link`, as struct mu_later wants it. */

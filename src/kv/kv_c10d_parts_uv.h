@@ -54,7 +54,7 @@ struct mu_c10d {
     struct mu_kv kv;
     uv_loop_t *loop;
     struct mu_kv_c10d_config config;
-    char *host, *document_key, *prefix, *host_node;
+    char *host, *document_key, *prefix, *host_node, *job_probe;
     size_t key_room;
     struct mu_rng rng;
     struct mu_c10d_conn main, bell, waits[OWNERS_MAX * WAITS_MAX];

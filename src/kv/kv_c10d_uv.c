@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "store/session.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -224,6 +225,13 @@ static void add_repair(struct mu_c10d_work *work, const char *name, int64_t numb
     add(work, (struct mu_call){ .kind = MU_CALL_SET, .key = side_key(work, name, -1), .value = muster_str(text) });
 }
 
+/* A key that is no client's. Older stores have no engine, and are not asked. */
+static void add_probe(struct mu_c10d_work *work, const char *key)
+{
+    if (work->driver->dialect == MU_DIALECT_V)
+        add(work, (struct mu_call){ .kind = MU_CALL_CHECK, .key = muster_str(key), .raw_key = true });
+}
+
 static void add_take(struct mu_c10d_work *work)
 {
     add_add(work, side_key(work, "turn", -1), 1);
@@ -272,6 +280,11 @@ static int add_first_step(struct mu_c10d_work *work)
         break;
     case MU_KV_HOST:
         add_compare_set(work, side_key(work, "host", -1), muster_str(no_host), muster_str(no_host));
+        add_probe(work, work->driver->job_probe);
+        break;
+    case MU_KV_PROBE: /* a marker counts, too: somebody is about to join there */
+        if (work->driver->dialect == MU_DIALECT_V)
+            add_plain(work, MU_CALL_CHECK, muster_str(work->driver->document_key));
         break;
     case MU_KV_GET:
         add_plain(work, MU_CALL_GET, request->key);
@@ -315,6 +328,11 @@ static void begin(struct mu_c10d_work *work)
     struct mu_kv_request *request = work->request;
     int rc = add_first_step(work);
 
+    if (rc == 0 && work->count == 0) {
+        mu_later_push(&work->driver->later, &request->link);
+        free_work(work);
+        return;
+    }
     if (rc == 0)
         rc = mu_c10d_make_calls(work, conn_for(work), request->timeout_ms);
     if (rc < 0) { /* inside of the asker's call: the answer has to wait */
@@ -427,6 +445,13 @@ static void take_answers(struct mu_c10d_work *work)
         request->found = !is_slice(&calls[0].call.bytes, muster_str(no_host));
         if (request->found)
             move_bytes(request, &calls[0]);
+        request->foreign = calls[1].call.kind == MU_CALL_CHECK && calls[1].call.result != 0;
+        break;
+    case MU_KV_PROBE:
+        if (work->step == 1)
+            request->found = number != 0;
+        else if (number == 0)
+            add_probe(work, MU_SESSION_PROBE);
         break;
     case MU_KV_SETTLE:
     case MU_KV_GET:
@@ -511,6 +536,7 @@ static void free_kv(struct mu_kv *kv)
     free(driver->prefix);
     free(driver->host_node);
     free(driver->publish_key);
+    free(driver->job_probe);
     free(driver);
 }
 
@@ -580,8 +606,9 @@ static int set_up(struct mu_c10d *driver, const struct mu_kv_c10d_config *config
     driver->document_key = mu_text_format(MU_KV_C10D_DOCUMENT_KEY, config->run_id);
     driver->prefix = mu_text_format("muster.%s/", config->run_id);
     driver->publish_key = mu_text_format("muster.%s/host", config->run_id);
+    driver->job_probe = mu_text_format(MU_SESSION_JOB_PROBE "%s", config->run_id);
     if (driver->host == NULL || driver->document_key == NULL || driver->prefix == NULL || driver->publish_key == NULL ||
-        (config->host_node != NULL && driver->host_node == NULL))
+        driver->job_probe == NULL || (config->host_node != NULL && driver->host_node == NULL))
         return MUSTER_ENOMEM;
     driver->key_room = strlen(driver->prefix) + SUFFIX_MAX;
     return 0;

@@ -576,6 +576,7 @@ static void submit(struct mu_kv *kv, struct mu_kv_request *request)
         if (mu_etcd2_turns_submit(&driver->turns, request))
             mu_later_push(&driver->later, &request->link);
         break;
+    case MU_KV_PROBE:
     case MU_KV_SETTLE:
         rc = mu_fail(&error, MUSTER_ENOTSUP, "etcd-v2 has none");
         break;

@@ -151,6 +151,8 @@ static int begin(struct driver *driver, struct mu_kv_request *request, struct mu
     case MU_KV_HOST: /* not known */
         mu_later_push(&driver->later, &request->link);
         return 0;
+    case MU_KV_PROBE:
+        return mu_fail(reterr, MUSTER_ENOTSUP, "the back end has no engine");
     case MU_KV_TURN_TAKE:
     case MU_KV_TURN_WAIT:
     case MU_KV_TURN_GIVE:

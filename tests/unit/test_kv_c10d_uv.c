@@ -603,6 +603,57 @@ static void the_host_is_known_where_it_was_published(void **state)
     end(&s);
 }
 
+/* ---- The engine ---- */
+
+static void an_engine_is_found_if_the_job_has_no_document(void **state)
+{
+    const struct mu_server_offer offer = { .node = "" };
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    RUN_UNTIL(&s.a, s.ready > 0);
+    assert_false(ask_kind(&s, MU_KV_PROBE, 0)->found);
+    mu_server_offer_engine(s.server, &offer);
+    other_sets(&s, DOCUMENT, MARKER); /* somebody is about to join */
+    assert_false(ask_kind(&s, MU_KV_PROBE, 0)->found);
+    assert_false(ask_kind(&s, MU_KV_READ, 0)->found); /* the connection is still the store's */
+    assert_true(other_deletes(&s, DOCUMENT));
+    assert_true(ask_kind(&s, MU_KV_PROBE, 0)->found);
+    end(&s);
+}
+
+/* It has none, and is not asked for what it may not know. */
+static void older_stores_have_no_engine(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin_speaking(&s, MU_DIALECT_L1, MU_DIALECT_L1);
+    RUN_UNTIL(&s.a, s.ready > 0);
+    assert_false(ask_kind(&s, MU_KV_PROBE, 0)->found);
+    assert_false(ask_kind(&s, MU_KV_HOST, 0)->foreign);
+    end(&s);
+}
+
+static void who_asks_for_the_host_hears_whether_the_job_meets_in_the_engine(void **state)
+{
+    struct mu_call there = {
+        .kind = MU_CALL_SET, .key = muster_str("muster/engine/1/job"), .value = muster_str("1"), .raw_key = true
+    };
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    RUN_UNTIL(&s.a, s.ready > 0);
+    assert_false(ask_kind(&s, MU_KV_HOST, 0)->foreign);
+    (void)other_calls(&s, there); /* an engine has no such key, but answers as if it were there */
+    (void)other_calls(&s, (struct mu_call){ .kind = MU_CALL_NUM_KEYS });
+    assert_true(ask_kind(&s, MU_KV_HOST, 0)->foreign);
+    assert_false(s.a.requests[0].found);
+    end(&s);
+}
+
 /* ---- The plain store ---- */
 
 static void plain_calls_use_the_key_as_it_is(void **state)
@@ -1007,6 +1058,9 @@ int main(void)
         cmocka_unit_test(a_turn_that_does_not_come_is_no_error),
         cmocka_unit_test(the_first_digest_of_a_round_stays),
         cmocka_unit_test(the_host_is_known_where_it_was_published),
+        cmocka_unit_test(an_engine_is_found_if_the_job_has_no_document),
+        cmocka_unit_test(older_stores_have_no_engine),
+        cmocka_unit_test(who_asks_for_the_host_hears_whether_the_job_meets_in_the_engine),
         cmocka_unit_test(plain_calls_use_the_key_as_it_is),
         cmocka_unit_test(everything_works_in_every_dialect),
         cmocka_unit_test(owners_do_not_wait_for_each_other),

@@ -500,6 +500,7 @@ static void what_the_back_end_lacks_is_said(void **state)
     assert_int_equal(ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_TURN_GIVE })->rc, MUSTER_ENOTSUP);
     assert_ok(ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_RING }));
     assert_ok(ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_HOST }));
+    assert_int_equal(ask(&s.a, (struct mu_kv_request){ .kind = MU_KV_PROBE })->rc, MUSTER_ENOTSUP);
     assert_false(s.a.requests[0].found);
     end(&s);
 }
