@@ -1,6 +1,7 @@
 /* `muster store` as a server: the loop, the signals that end it, and the line that says it is ready. */
 #include "base/files.h"
 #include "cli/cli.h"
+#include "kv/kv.h"
 #include "proc/signals_uv.h"
 #include "store/server_uv.h"
 
@@ -30,6 +31,9 @@ static void on_signal(void *ctx, int signum)
     end(ctx);
 }
 
+/* For jobs with engine=on. No node of theirs hosts this store. */
+static const struct mu_server_offer offer = { .node = "", .documents = "/" MU_KV_C10D_DOCUMENTS };
+
 static int start(uv_loop_t *loop, const struct muster_store_server_config *config, struct serve *serve)
 {
     struct muster_error error = { 0 };
@@ -38,6 +42,7 @@ static int start(uv_loop_t *loop, const struct muster_store_server_config *confi
     if (mu_server_start_as(loop, config, &serve->server, &error) < 0 ||
         mu_watch_start(loop, &ending_signals, NULL, on_signal, serve, &serve->signals, &error) < 0)
         return mu_cli_fail(command, "%s", error.text);
+    mu_server_offer_engine(serve->server, &offer);
     mu_signals_unblock_all();
     (void)printf("listening on %s\n", mu_addr_format(mu_server_address(serve->server), text));
     return mu_cli_flush(command);

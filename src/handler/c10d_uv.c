@@ -1,12 +1,18 @@
-/* The c10d rendezvous: gets its store as host.h says, and then is a dynamic rendezvous on it.
+/* The c10d rendezvous: gets its store as host.h says, and then meets there: in a document, as a dynamic rendezvous, or
+ * in the store's engine, with a fold machine (fold_uv.h).
  *
  * Happy path: begin -> what the machine of host.h wants is done here, and what comes of it is told to the machine ->
- * USE: the dynamic rendezvous runs on the connection. Requests that come meanwhile wait (talk.h).
+ * USE: the dynamic rendezvous runs on the connection, or the engine's client makes one of its own. Requests that come
+ * meanwhile wait (talk.h).
  * Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
+#include "base/clock.h"
 #include "handler/bind_uv.h"
 #include "handler/dynamic_uv.h"
+#include "handler/engine_params.h"
+#include "handler/fold_uv.h"
 #include "handler/host.h"
 #include "handler/local_addresses.h"
+#include "kv/engine_store_uv.h"
 #include "kv/kv_c10d_uv.h"
 #include "store/dial.h"
 #include "store/server_uv.h"
@@ -14,6 +20,8 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
 
 struct c10d {
     struct mu_dynamic dynamic;
@@ -23,11 +31,16 @@ struct c10d {
     bool resolving;
     union mu_addr addrs[MU_DIAL_ADDRS_MAX];
     unsigned addrs_count;
-    struct mu_kv_request ask; /* who hosts the store */
+    struct mu_kv_request ask; /* who hosts the store; has it an engine */
     struct mu_server *server;
     struct mu_server_watch *watch; /* of the document */
     void (*alone)(void *ctx);      /* is called when no other process is connected */
     void *alone_ctx;
+    /* Where the job meets in the engine. */
+    struct mu_engine_params engine;
+    struct mu_fold_uv fold;   /* its machine is NULL while it is not known that it does */
+    struct mu_part_self self; /* its role is NULL: nobody was introduced */
+    char *role;
 };
 
 static void feed(struct c10d *c, struct mu_host_event event);
@@ -128,6 +141,7 @@ static void on_answered(struct mu_kv_request *request)
     if (!shell_of(c)->freeing)
         feed(c, (struct mu_host_event){ .type = request->rc == 0 ? MU_HOST_ON_ANSWERED : MU_HOST_ON_NOT_ANSWERED,
                                         .node = mu_slice(node.data, node.len),
+                                        .in_engine = request->foreign,
                                         .error = &request->error });
     muster_bytes_done(&node);
 }
@@ -136,6 +150,100 @@ static void ask_who_hosts(struct c10d *c, uint64_t wait_ms)
 {
     c->ask = (struct mu_kv_request){ .kind = MU_KV_HOST, .timeout_ms = wait_ms, .done = on_answered, .ctx = c };
     c->dynamic.kv->ops->submit(c->dynamic.kv, &c->ask);
+}
+
+static void on_probed(struct mu_kv_request *request)
+{
+    struct c10d *c = request->ctx;
+
+    if (!shell_of(c)->freeing)
+        feed(c, (struct mu_host_event){ .type = request->rc == 0 ? MU_HOST_ON_PROBED : MU_HOST_ON_NOT_PROBED,
+                                        .in_engine = request->found,
+                                        .error = &request->error });
+}
+
+static void look_for_engine(struct c10d *c, uint64_t wait_ms)
+{
+    c->ask = (struct mu_kv_request){ .kind = MU_KV_PROBE, .timeout_ms = wait_ms, .done = on_probed, .ctx = c };
+    c->dynamic.kv->ops->submit(c->dynamic.kv, &c->ask);
+}
+
+/* ---- Meeting in the engine ---- */
+
+static void destroy_fold(struct mu_shell *shell)
+{
+    struct c10d *c = (struct c10d *)shell;
+
+    mu_fold_uv_done(&c->fold);
+    mu_dynamic_destroy(shell);
+}
+
+static const struct mu_shell_ops engine_ops = { MU_FOLD_UV_SHELL_OPS, .find = mu_dynamic_find, .last = mu_dynamic_last,
+                                                .destroy = destroy_fold };
+
+static bool was_accepted_on(const struct mu_shell *shell, char *text, size_t room)
+{
+    return accepted_on((struct mu_dynamic *)shell, text, room);
+}
+
+static int start_client(struct c10d *c, const char *endpoint, struct muster_error *reterr)
+{
+    struct mu_engine_store_config config = {
+        .endpoint = endpoint,
+        .run_id = c->dynamic.config.run_id,
+        .node = shell_of(c)->me.name.data,
+        .lease_ms = c->engine.lease_ms,
+        .job_lease_ms = c->engine.job_lease_ms,
+        .renew_ms = c->engine.fence_s * 1000 / 3, /* one or two of them may fail */
+        .seed = c->dynamic.seed++,
+    };
+
+    if (getrandom(config.will_secret, sizeof config.will_secret, 0) != (ssize_t)sizeof config.will_secret)
+        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
+    return mu_engine_store_start(shell_of(c)->loop, &config, mu_fold_uv_heard, &c->fold, &c->fold.client, reterr);
+}
+
+static int start_fold(struct c10d *c, const char *endpoint, struct muster_error *reterr)
+{
+    const uint64_t random[] = { mu_fresh_seed(), mu_fresh_seed() };
+    const struct mu_fold_config config =
+        mu_engine_fold_config(&c->engine, &c->dynamic.config.settings, &shell_of(c)->me, random);
+    int rc = mu_fold_new(&config, &c->fold.fold, reterr);
+
+    if (rc < 0)
+        return rc;
+    c->fold.shell = shell_of(c);
+    c->fold.agents_port = mu_host_port(&c->machine);
+    c->fold.accepted_on = was_accepted_on;
+    if (c->self.role != NULL)
+        mu_fold_introduce(c->fold.fold, &c->self);
+    rc = start_client(c, endpoint, reterr);
+    if (rc < 0)
+        mu_fold_uv_done(&c->fold);
+    return rc;
+}
+
+static void meet_in_engine(struct c10d *c)
+{
+    const char *host = mu_host_dial_name(&c->machine);
+    bool bare = strchr(host, ':') != NULL; /* an IPv6 address */
+    char endpoint[MU_HOST_ENDPOINT_MAX + 2], said[MU_HOST_ENDPOINT_MAX + 40];
+    struct muster_error error;
+
+    (void)snprintf(endpoint, sizeof endpoint, "%s%s%s:%u", bare ? "[" : "", host, bare ? "]" : "",
+                   (unsigned)mu_host_port(&c->machine));
+    if (start_fold(c, endpoint, &error) < 0) {
+        mu_dynamic_fail(&c->dynamic, &error);
+        feed(c, (struct mu_host_event){ .type = MU_HOST_ON_UNUSABLE });
+        return;
+    }
+    (void)snprintf(said, sizeof said, "using muster's engine at %s", endpoint);
+    mu_handler_log(MUSTER_LOG_INFO, c->dynamic.config.run_id, said);
+    mu_handler_loss_by_lease(&shell_of(c)->handler, c->engine.lease_ms / 1000, 0);
+    shell_of(c)->ops = &engine_ops;
+    shell_of(c)->part = c->fold.fold;
+    shell_of(c)->driver = &c->fold;
+    mu_shell_found(shell_of(c));
 }
 
 /* ---- Hosting ---- */
@@ -167,6 +275,8 @@ static void listen_for_nodes(struct c10d *c)
     struct mu_bind_plan plan;
     struct muster_store_server_config config;
     char node[MU_NODE_TEXT_MAX];
+    struct mu_server_offer offer = { .node = mu_node_text(&shell_of(c)->me, node),
+                                     .documents = "/" MU_KV_C10D_DOCUMENTS };
     struct muster_error error;
 
     mu_bind_ask_known(bind, c->host, c->addrs, c->addrs_count, c->dynamic.config.local_addr, &plan);
@@ -175,10 +285,12 @@ static void listen_for_nodes(struct c10d *c)
         feed(c, (struct mu_host_event){ .type = MU_HOST_ON_NOT_BOUND, .error = &error });
         return;
     }
+    if (c->machine.config.engine)
+        mu_server_offer_engine(c->server, &offer);
     feed(c, (struct mu_host_event){ .type = MU_HOST_ON_BOUND,
                                     .port = mu_addr_port(mu_server_address(c->server)),
                                     .plan = &plan,
-                                    .node = mu_slice_str(mu_node_text(&shell_of(c)->me, node)) });
+                                    .node = mu_slice_str(node) });
 }
 
 /* ---- Resolving ---- */
@@ -253,6 +365,9 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
     case MU_HOST_DO_ASK:
         ask_who_hosts(c, effect->wait_ms);
         break;
+    case MU_HOST_DO_PROBE:
+        look_for_engine(c, effect->wait_ms);
+        break;
     case MU_HOST_DO_DISCONNECT:
         mu_dynamic_close_kv(&c->dynamic);
         break;
@@ -260,7 +375,10 @@ static void perform(struct c10d *c, const struct mu_host_effect *effect)
         close_server(c);
         break;
     case MU_HOST_DO_USE:
-        run(c);
+        if (effect->engine)
+            meet_in_engine(c);
+        else
+            run(c);
         break;
     case MU_HOST_DO_FAIL:
         mu_dynamic_fail(&c->dynamic, effect->error);
@@ -304,6 +422,9 @@ static void c10d_free(struct muster_handler *handler, void (*done)(void *ctx), v
 
     if (c->resolving)
         (void)uv_cancel((uv_req_t *)&c->resolver); /* if it cannot be cancelled it is waited for */
+    mu_fold_uv_close(&c->fold);
+    free(c->role);
+    c->role = NULL;
     mu_dynamic_free(handler, done, ctx);
 }
 
@@ -311,7 +432,7 @@ static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, 
 {
     const struct c10d *c = (const struct c10d *)handler;
 
-    if (c->dynamic.rdzv == NULL)
+    if (c->dynamic.rdzv == NULL && c->fold.fold == NULL)
         return false;
     (void)snprintf(ret_host, room, "%s", mu_host_dial_name(&c->machine));
     *ret_port = mu_host_port(&c->machine);
@@ -376,7 +497,30 @@ static struct mu_kv *shared_kv(const struct muster_handler *handler)
     return c->dynamic.rdzv != NULL ? c->dynamic.kv : NULL;
 }
 
-static const struct mu_handler_ops agent_ops = { .shared_kv = shared_kv };
+/* Before the store is found. */
+static void introduce(struct muster_handler *handler, const struct mu_part_self *self)
+{
+    struct c10d *c = (struct c10d *)handler;
+
+    free(c->role);
+    c->role = strdup(self->role);
+    c->self = *self;
+    c->self.role = c->role != NULL ? c->role : "default"; /* no memory: its ranks would have another name */
+}
+
+static bool keep_will(struct muster_handler *handler, struct mu_will *will)
+{
+    struct c10d *c = (struct c10d *)handler;
+
+    if (c->fold.fold == NULL)
+        return false;
+    mu_fold_uv_keep_will(&c->fold, will);
+    return true;
+}
+
+static const struct mu_handler_ops agent_ops = {
+    .shared_kv = shared_kv, .introduce = introduce, .report = mu_shell_report, .will = keep_will
+};
 
 /* ---- Parameters ---- */
 
@@ -387,6 +531,8 @@ static int read_params(struct mu_dynamic *d, const struct muster_rdzv_params *pa
     struct mu_host_config host = { .name = c->host };
     int rc = mu_host_from_params(params, config, c->host, c->endpoint, &host, reterr);
 
+    if (rc == 0)
+        rc = mu_engine_params_read(params, config, host.engine, &c->engine, reterr);
     if (rc < 0)
         return rc;
     config->endpoint = c->endpoint;

@@ -287,7 +287,7 @@ void mu_dynamic_when_alone(struct muster_handler *handler, void (*alone)(void *c
 
 /* ---- The end ---- */
 
-static void dynamic_destroy(struct mu_shell *shell)
+void mu_dynamic_destroy(struct mu_shell *shell)
 {
     struct mu_dynamic *d = dynamic_of(shell);
 
@@ -316,7 +316,7 @@ void mu_dynamic_free(struct muster_handler *handler, void (*done)(void *ctx), vo
 
 /* ---- The back end has to be found ---- */
 
-static void dynamic_find(struct mu_shell *shell)
+void mu_dynamic_find(struct mu_shell *shell)
 {
     dynamic_of(shell)->finder->find(dynamic_of(shell));
 }
@@ -329,7 +329,7 @@ static void dynamic_on_time(struct mu_shell *shell)
         d->finder->on_time(d);
 }
 
-static void dynamic_last(struct mu_shell *shell)
+void mu_dynamic_last(struct mu_shell *shell)
 {
     struct mu_dynamic *d = dynamic_of(shell);
 
@@ -359,11 +359,11 @@ static const struct muster_handler_ops dynamic_ops = { MU_DYNAMIC_OPS("dynamic")
 #define PART_OPS                                                                                                       \
     .part = &mu_rdzv_part, .request = dynamic_request, .answer = dynamic_answer, .own = dynamic_own,                   \
     .heard = dynamic_heard, .waits = dynamic_waits, .start_boot = dynamic_start_boot, .tell = dynamic_tell,            \
-    .destroy = dynamic_destroy
+    .destroy = mu_dynamic_destroy
 
 static const struct mu_shell_ops shell_ops = { PART_OPS };
-static const struct mu_shell_ops finding_ops = { PART_OPS, .find = dynamic_find, .on_time = dynamic_on_time,
-                                                 .last = dynamic_last };
+static const struct mu_shell_ops finding_ops = { PART_OPS, .find = mu_dynamic_find, .on_time = dynamic_on_time,
+                                                 .last = mu_dynamic_last };
 
 static const struct mu_handler_ops agent_ops[] = { { .open_kv = NULL }, { .open_kv = dynamic_open_kv } };
 
@@ -453,7 +453,7 @@ static int open_dynamic(struct mu_dynamic *d, struct uv_loop_s *loop, const stru
     if (rc == 0 && finder == NULL)
         rc = make_rdzv(d, reterr);
     if (rc < 0) {
-        dynamic_destroy(&d->shell);
+        mu_dynamic_destroy(&d->shell);
         return rc;
     }
     d->shell.handler =
@@ -483,7 +483,7 @@ int mu_dynamic_start_finder(const struct mu_finder_ops *finder, struct uv_loop_s
     if (rc == 0)
         rc = finder->read(d, params, &config, reterr);
     if (rc < 0)
-        dynamic_destroy(&d->shell);
+        mu_dynamic_destroy(&d->shell);
     else
         rc = open_dynamic(d, loop, &config, listener, ctx, ret_handler, reterr);
     return rc < 0 ? mu_wrap(reterr, rc, "rendezvous %s", backend) : 0;

@@ -46,6 +46,11 @@ bool mu_dynamic_run(struct mu_dynamic *d, const struct mu_dynamic_place *place);
 void mu_dynamic_fail(struct mu_dynamic *d, const struct muster_error *error); /* there is none */
 void mu_dynamic_close_kv(struct mu_dynamic *d);                               /* if there is one */
 
+/* For a finder that has found something else than a back end for a document: in the table of what drives that. */
+void mu_dynamic_find(struct mu_shell *shell);
+void mu_dynamic_last(struct mu_shell *shell);
+void mu_dynamic_destroy(struct mu_shell *shell);
+
 /* For the handler's table. */
 #define MU_DYNAMIC_OPS(text)                                                                                           \
     MU_HANDLER_OPS(text), .use_agent_store = mu_dynamic_use_agent_store, .when_alone = mu_dynamic_when_alone,          \

@@ -83,7 +83,7 @@ static uint16_t agents_port(const struct mu_fold_uv *f)
 {
     const struct mu_server *agents = mu_boot_uv_agents_store(&f->shell->boot);
 
-    return agents != NULL ? mu_addr_port(mu_server_address(agents)) : 0;
+    return agents != NULL ? mu_addr_port(mu_server_address(agents)) : f->agents_port;
 }
 
 /* After everything that may have changed our lease, or the server that we use. */
@@ -140,12 +140,14 @@ void mu_fold_uv_boot_request(struct mu_shell *shell, const struct mu_boot_effect
 void mu_fold_uv_start_boot(struct mu_shell *shell)
 {
     struct mu_fold_uv *f = fold_of(shell);
-    char own_addr[MU_ADDR_TEXT_MAX] = "", rank0[MU_NODE_TEXT_MAX];
+    char own_addr[MU_ADDR_TEXT_MAX] = "", accepted_on[MU_ADDR_TEXT_MAX], rank0[MU_NODE_TEXT_MAX];
     struct mu_boot_start start = mu_meeting_boot_start(f->fold, rank0);
 
     start.own_addr = own_addr;
     if (!f->client->ops->local_address(f->client, own_addr, sizeof own_addr))
         own_addr[0] = '\0';
+    if (f->accepted_on != NULL && f->accepted_on(shell, accepted_on, sizeof accepted_on))
+        start.accepted_on = accepted_on;
     mu_boot_uv_start(&shell->boot, &start);
 }
 

@@ -11,9 +11,12 @@
 
 struct mu_will;
 
-struct mu_fold_uv { /* shell->driver; all but `shell` and `fold` is zero before the client is there */
+struct mu_fold_uv { /* shell->driver; the rest is zero before the client is there */
     struct mu_shell *shell;
     struct mu_fold *fold;
+    uint16_t agents_port; /* of the store for the agents' keys, of all rounds; 0: each round has its own */
+    /* Where a server of ours accepted a node from elsewhere, numeric; false: nowhere. NULL: there is none. */
+    bool (*accepted_on)(const struct mu_shell *shell, char *text, size_t room);
     struct mu_engine_client *client; /* NULL: there is none */
     struct mu_meeting meeting;
     struct mu_will *will; /* to be kept; NULL: none */

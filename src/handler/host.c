@@ -47,6 +47,20 @@ static int read_endpoint(const struct muster_rdzv_params *params, char host[stat
     return 0;
 }
 
+static int read_engine(const struct muster_rdzv_params *params, struct mu_host_config *config,
+                       struct muster_error *reterr)
+{
+    char word[MU_RDZV_WORD_MAX];
+    int rc = mu_rdzv_word_from_params(params, "engine", "off", word, reterr);
+
+    if (rc < 0)
+        return rc;
+    config->engine = strcmp(word, "on") == 0;
+    if (!config->engine && strcmp(word, "off") != 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'engine': '%.40s' is neither on nor off", word);
+    return 0;
+}
+
 static int read_rule(const struct muster_rdzv_params *params, struct mu_host_config *config,
                      struct muster_error *reterr)
 {
@@ -75,6 +89,8 @@ int mu_host_from_params(const struct muster_rdzv_params *params, const struct mu
         rc = read_endpoint(params, host, ret_config, reterr);
     if (rc == 0)
         rc = read_rule(params, ret_config, reterr);
+    if (rc == 0)
+        rc = read_engine(params, ret_config, reterr);
     if (rc < 0)
         return rc;
     (void)snprintf(endpoint, MU_HOST_ENDPOINT_MAX, "%s:%u", host, (unsigned)ret_config->port);
@@ -123,13 +139,15 @@ static void set_state(struct mu_host *h, enum mu_host_state state)
     static const unsigned before[] = {
     /* from which states each is entered */
 #define FROM(name) 1U << MU_HOST_##name
-        [MU_HOST_IDLE] = FROM(RESOLVING) | FROM(LISTENING) | FROM(CONNECTING) | FROM(ASKING) | FROM(FOUND) | FROM(IDLE),
+        [MU_HOST_IDLE] = FROM(RESOLVING) | FROM(LISTENING) | FROM(CONNECTING) | FROM(ASKING) | FROM(PROBING) |
+                         FROM(FOUND) | FROM(IDLE),
         [MU_HOST_RESOLVING] = FROM(IDLE) | FROM(PAUSING),
-        [MU_HOST_PAUSING] = FROM(RESOLVING) | FROM(CONNECTING) | FROM(ASKING),
+        [MU_HOST_PAUSING] = FROM(RESOLVING) | FROM(CONNECTING) | FROM(ASKING) | FROM(PROBING),
         [MU_HOST_LISTENING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING),
         [MU_HOST_CONNECTING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING) | FROM(LISTENING),
         [MU_HOST_ASKING] = FROM(CONNECTING),
-        [MU_HOST_FOUND] = FROM(CONNECTING) | FROM(ASKING),
+        [MU_HOST_PROBING] = FROM(ASKING),
+        [MU_HOST_FOUND] = FROM(LISTENING) | FROM(CONNECTING) | FROM(ASKING) | FROM(PROBING),
 #undef FROM
     };
 
@@ -150,6 +168,9 @@ static void set_state(struct mu_host *h, enum mu_host_state state)
         break;
     case MU_HOST_ASKING:
         assert(h->place != MU_HOST_OWN); /* who hosts is known */
+        break;
+    case MU_HOST_PROBING:
+        assert(h->place != MU_HOST_OWN && h->config.engine);
         break;
     case MU_HOST_IDLE:
     case MU_HOST_FOUND:
@@ -329,6 +350,12 @@ static void take_node(struct mu_host *h, struct mu_slice node)
     h->hosted_by[len] = '\0';
 }
 
+static void use(struct mu_host *h, bool engine, struct mu_host_effects *out)
+{
+    set_state(h, MU_HOST_FOUND);
+    add(out, MU_HOST_DO_USE)->engine = engine;
+}
+
 static void begin_hosting(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
     char warning[MU_BIND_WARNING_MAX];
@@ -340,6 +367,11 @@ static void begin_hosting(struct mu_host *h, const struct mu_host_event *event, 
         say(h, MUSTER_LOG_WARNING, out, "%s", warning);
     say(h, MUSTER_LOG_INFO, out, "hosting its store on port %u of %.1100s", (unsigned)event->port, event->plan->hosts);
     add(out, MU_HOST_DO_RECORD);
+    if (h->config.engine) {
+        h->place = MU_HOST_OWN;
+        use(h, true, out);
+        return;
+    }
     add(out, MU_HOST_DO_WATCH);
     connect_to(h, MU_HOST_OWN, event->now_ms, out);
 }
@@ -359,12 +391,6 @@ static void listening(struct mu_host *h, const struct mu_host_event *event, stru
             fail(h, out);
         }
     }
-}
-
-static void use(struct mu_host *h, struct mu_host_effects *out)
-{
-    set_state(h, MU_HOST_FOUND);
-    add(out, MU_HOST_DO_USE);
 }
 
 /* At the endpoint, or on loopback; the next try goes to the other one, after a pause: this one may have failed at once.
@@ -400,7 +426,7 @@ static bool goes_on(struct mu_host *h, const struct mu_host_event *event, struct
 static void connecting(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
     if (event->type == MU_HOST_ON_CONNECTED && h->place == MU_HOST_OWN) {
-        use(h, out);
+        use(h, false, out);
     } else if (event->type == MU_HOST_ON_CONNECTED) {
         set_state(h, MU_HOST_ASKING);
         add(out, MU_HOST_DO_ASK)->wait_ms = left_ms(h, event->now_ms);
@@ -411,16 +437,52 @@ static void connecting(struct mu_host *h, const struct mu_host_event *event, str
     }
 }
 
+static void go_without_answer(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    add(out, MU_HOST_DO_DISCONNECT);
+    if (event->error->code == MUSTER_EPROTOCOL || !pause_if_time(h, event->now_ms))
+        fail_with(h, event->error, out);
+}
+
 static void asking(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
-    if (event->type == MU_HOST_ON_ANSWERED) {
-        take_node(h, event->node);
-        use(h, out);
-    } else if (event->type == MU_HOST_ON_NOT_ANSWERED) {
-        add(out, MU_HOST_DO_DISCONNECT);
-        if (event->error->code == MUSTER_EPROTOCOL || !pause_if_time(h, event->now_ms))
-            fail_with(h, event->error, out);
+    if (event->type == MU_HOST_ON_NOT_ANSWERED) {
+        go_without_answer(h, event, out);
+        return;
     }
+    if (event->type != MU_HOST_ON_ANSWERED)
+        return;
+    take_node(h, event->node);
+    if (h->config.engine) {
+        set_state(h, MU_HOST_PROBING);
+        add(out, MU_HOST_DO_PROBE)->wait_ms = left_ms(h, event->now_ms);
+    } else if (event->in_engine) {
+        add(out, MU_HOST_DO_DISCONNECT);
+        (void)mu_fail(&h->error, MUSTER_ERDZV_CONNECTION,
+                      "this node has engine=off, and the job's other nodes have engine=on: they meet in the engine of "
+                      "the store at %s:%u",
+                      mu_host_dial_name(h), (unsigned)mu_host_port(h));
+        fail(h, out);
+    } else {
+        use(h, false, out);
+    }
+}
+
+static void probing(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (event->type == MU_HOST_ON_NOT_PROBED) {
+        go_without_answer(h, event, out);
+        return;
+    }
+    if (event->type != MU_HOST_ON_PROBED)
+        return;
+    if (event->in_engine)
+        add(out, MU_HOST_DO_DISCONNECT); /* it speaks frames from here on, and the engine's client has its own */
+    else
+        say(h, MUSTER_LOG_INFO, out,
+            "meeting in a document: the store at %s:%u has no engine, or another node has begun with a document",
+            mu_host_dial_name(h), (unsigned)mu_host_port(h));
+    use(h, event->in_engine, out);
 }
 
 static void found(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
@@ -463,6 +525,9 @@ void mu_host_step(struct mu_host *h, const struct mu_host_event *event, struct m
         break;
     case MU_HOST_ASKING:
         asking(h, event, out);
+        break;
+    case MU_HOST_PROBING:
+        probing(h, event, out);
         break;
     case MU_HOST_FOUND:
         found(h, event, out);

@@ -17,14 +17,21 @@
  *                  |      ASKING           +--> the first try of all: PAUSING, then CONNECTING
  *                  |        |              +--> else: IDLE, with an error; the next start begins anew
  *                  |        | who hosts
- *                  v        v
+ *                  |        +--engine=on--> PROBING
+ *                  |        |                  | can the job meet in the store's engine?
+ *                  v        v                  v
  *                    FOUND
+ *
+ *   engine=on: LISTENING --bound--> FOUND: our own store has an engine, and needs no other connection
  *
  * - Names are never compared to find the host. An endpoint is ours if one of its addresses is this machine's.
  * - A name that cannot be resolved is looked up again until the time is up. A store that is not reached at first is
  *   tried once more. Both are said, once.
  * - A port of ours that is taken, but where no store answers, may become free, so it is tried again. Its host may have
  *   bound loopback only, so every other try goes there. What answers and is no store ends the search at once.
+ * - A job meets in a document of the store, or in its engine. A store without an engine, or with a document of this
+ *   job, is used for a document also with engine=on. A job that meets in the engine is refused to a node with
+ *   engine=off.
  * - A store counts as found when it has said who hosts it. From then on the node can tell a host that was killed from
  *   a store that is away. If the connection is lost before that, the search goes on after a pause (PAUSING). */
 #ifndef MU_HANDLER_HOST_H
@@ -46,6 +53,7 @@
     X(LISTENING, "listening")                                                                                          \
     X(CONNECTING, "connecting")                                                                                        \
     X(ASKING, "asking")                                                                                                \
+    X(PROBING, "probing")                                                                                              \
     X(FOUND, "found")
 
 enum mu_host_state {
@@ -76,8 +84,10 @@ enum mu_host_event_type {
     MU_HOST_ON_NOT_BOUND,     /* ... or error */
     MU_HOST_ON_CONNECTED,     /* CONNECT's answer */
     MU_HOST_ON_NOT_CONNECTED, /* ... or error */
-    MU_HOST_ON_ANSWERED,      /* ASK's answer: node */
+    MU_HOST_ON_ANSWERED,      /* ASK's answer: node, in_engine */
     MU_HOST_ON_NOT_ANSWERED,  /* ... or error */
+    MU_HOST_ON_PROBED,        /* PROBE's answer: in_engine */
+    MU_HOST_ON_NOT_PROBED,    /* ... or error */
     MU_HOST_ON_UNUSABLE,      /* in FOUND: the store cannot be used; the owner was told */
     MU_HOST_ON_TIME,
 };
@@ -95,6 +105,7 @@ struct mu_host_event { /* borrows what it points to */
     uint16_t port;                   /* on which we listen */
     const struct mu_bind_plan *plan; /* ... and where */
     struct mu_slice node;            /* that hosts the store, as text; empty: no node says so */
+    bool in_engine;                  /* ANSWERED: the job meets there. PROBED: it can */
     const struct muster_error *error;
 };
 
@@ -105,9 +116,10 @@ enum mu_host_effect_type {
     MU_HOST_DO_WATCH,      /* tell of strange values of the document: mu_host_overwritten() */
     MU_HOST_DO_CONNECT,    /* place, wait_ms: CONNECTED or NOT_CONNECTED */
     MU_HOST_DO_ASK,        /* wait_ms: ask the store who hosts it. ANSWERED or NOT_ANSWERED */
+    MU_HOST_DO_PROBE,      /* wait_ms: can the job meet in the store's engine? PROBED or NOT_PROBED */
     MU_HOST_DO_DISCONNECT, /* give the connection up, or what is left of the try */
     MU_HOST_DO_UNLISTEN,   /* give up hosting */
-    MU_HOST_DO_USE,        /* the store is found: the connection is the rendezvous' now */
+    MU_HOST_DO_USE,        /* the store is found: the connection is the rendezvous' now; or its `engine`, without one */
     MU_HOST_DO_FAIL,       /* error: there is no store */
     MU_HOST_DO_SAY,        /* level, text: to the user */
 };
@@ -116,6 +128,7 @@ struct mu_host_effect { /* borrows from the machine, until its next step */
     enum mu_host_effect_type type;
     enum mu_host_place place;
     uint64_t wait_ms; /* above 0 */
+    bool engine;
     enum muster_log_level level;
     const char *text;
     const struct muster_error *error;
@@ -134,6 +147,7 @@ struct mu_host_config {
     const char *name; /* of the endpoint; not copied */
     uint16_t port;    /* 0: any, of the node that hosts */
     enum mu_host_rule rule;
+    bool engine;          /* the option: jobs of muster nodes meet in the engine, if they can */
     uint64_t patience_ms; /* for all of it */
     bool others;          /* nodes of other machines are expected */
     bool warn_loopback;   /* ... and would have to come to the endpoint's addresses */

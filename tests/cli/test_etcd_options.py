@@ -171,7 +171,7 @@ ANY_TEXT = {"etcd_prefix", "token", "key"}  # nothing is wrong with any text; a 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_option_of_the_manual_is_given_wrong_here(backend):
-    idle = {"dialect", "store_type", "is_host"} if backend == "etcd-v3" else set()
+    idle = {"dialect", "store_type", "is_host", "engine"} if backend == "etcd-v3" else set()
     given = {option for option, _, _ in WRONG[backend]} | set(FILES[backend])
     assert given | ANY_TEXT | idle >= set(manual()[backend])
 

@@ -216,6 +216,7 @@ static void perform(struct agent *a, const struct mu_host_effect *effect)
     case MU_HOST_DO_RECORD:
     case MU_HOST_DO_WATCH:
         break;
+    case MU_HOST_DO_PROBE:    /* engine=off */
     case MU_HOST_DO_UNLISTEN: /* our own store always answers us */
         abort();
     }

@@ -3,6 +3,7 @@
 #include "failmalloc.h"
 #include "fake_store.h"
 #include "handler/handler.h"
+#include "kv/kv.h"
 #include "store/client_uv.h"
 #include "store/listen.h"
 #include "store/server_uv.h"
@@ -39,8 +40,8 @@ struct scene {
     unsigned servers_closed;
 };
 
-/* What was logged: the port of the last store that was hosted, and whether somebody was warned. */
-static unsigned logged_port, logged_hostings, logged_warnings;
+/* What was logged: the port of the last store that was hosted, whether somebody was warned, who uses the engine. */
+static unsigned logged_port, logged_hostings, logged_warnings, logged_engines, logged_documents;
 
 static void on_log(void *ctx, enum muster_log_level level, const char *line)
 {
@@ -53,6 +54,8 @@ static void on_log(void *ctx, enum muster_log_level level, const char *line)
     }
     if (level == MUSTER_LOG_WARNING && strstr(line, "only nodes on this host") != NULL)
         logged_warnings++;
+    logged_engines += strstr(line, "using muster's engine at ") != NULL;
+    logged_documents += strstr(line, "meeting in a document") != NULL;
 }
 
 static void on_alarm(uv_timer_t *timer)
@@ -65,7 +68,7 @@ static void begin(struct scene *s)
 {
     memset(s, 0, sizeof *s);
     (void)signal(SIGPIPE, SIG_IGN);
-    logged_port = logged_hostings = logged_warnings = 0;
+    logged_port = logged_hostings = logged_warnings = logged_engines = logged_documents = 0;
     muster_log_set_sink(on_log, NULL);
     assert_int_equal(uv_loop_init(&s->loop), 0);
     assert_int_equal(uv_timer_init(&s->loop, &s->alarm), 0);
@@ -211,6 +214,8 @@ static void options_are_checked_at_once(void **state)
         { "localhost:0", "dialect=2.13", MUSTER_EINVAL, "dialect" },
         { "localhost:0", "use_agent_store=2", MUSTER_EINVAL, "use_agent_store" },
         { "localhost:0", "join_timeout=0", MUSTER_EINVAL, "join" },
+        { "localhost:0", "engine=yes", MUSTER_EINVAL, "option 'engine': 'yes' is neither on nor off" },
+        { "localhost:0", "fence=5", MUSTER_EINVAL, "option 'fence' needs engine=on" },
         { "localhost:99999", "is_host=1", MUSTER_EINVAL, "localhost:99999" },
         { "a/b:1", "is_host=1", MUSTER_EINVAL, "a/b:1" },
     };
@@ -392,6 +397,146 @@ static void a_spare_whose_host_goes_at_once_knows_that_the_host_is_gone(void **s
     assert_null(s.nodes[0].handler);
     assert_non_null(strstr(s.nodes[1].error.text, "the job has ended, or the host of its store has"));
     end(&s);
+}
+
+/* ---- The engine ---- */
+
+#define ENGINE "engine=on,last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=2"
+
+/* Two nodes of a job that meets in the engine of the first one's store. */
+static void begin_pair(struct scene *s)
+{
+    begin(s);
+    assert_int_equal(start(s, 0, "localhost:0", ENGINE, 2, NULL), 0);
+    ASK(&s->nodes[0], join);
+    RUN_UNTIL(s, logged_hostings > 0);
+    assert_int_equal(start(s, 1, endpoint_of("localhost", logged_port), ENGINE, 2, NULL), 0);
+    ASK(&s->nodes[1], join);
+    RUN_UNTIL(s, s->nodes[0].told[MUSTER_RDZV_JOINED] > 0 && s->nodes[1].told[MUSTER_RDZV_JOINED] > 0);
+}
+
+static void a_host_with_an_engine_meets_others_there(void **state)
+{
+    char host[MU_RDZV_HOST_MAX];
+    uint16_t port = 0;
+    struct scene s;
+
+    (void)state;
+    begin_pair(&s);
+    assert_int_equal(s.nodes[0].world_size, 2);
+    assert_int_equal(s.nodes[0].rank + s.nodes[1].rank, 1);
+    assert_int_equal(s.nodes[0].workers_port, s.nodes[1].workers_port);
+    assert_int_equal(logged_engines, 2);
+    assert_int_equal(logged_documents, 0);
+    for (size_t i = 0; i < 2; i++) {
+        struct muster_handler *handler = s.nodes[i].handler;
+
+        assert_true(handler->ops->endpoint(handler, host, sizeof host, &port)); /* of the store, for agents' keys */
+        assert_int_equal(port, logged_port);
+        assert_int_equal(handler->ops->hosts(handler), i == 0);
+        assert_int_equal(((struct mu_handler *)handler)->loss_ms, 2000);
+    }
+    end(&s);
+}
+
+static void nodes_lose_leave_and_join_again_in_the_engine(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin_pair(&s);
+    free_node(&s.nodes[1]); /* its lease ends */
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_PEERS_LOST] > 0);
+    ASK(&s.nodes[0], join);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 1);
+    assert_int_equal(s.nodes[0].world_size, 1);
+    assert_int_equal(start(&s, 2, endpoint_of("localhost", logged_port), ENGINE, 2, NULL), 0);
+    ASK(&s.nodes[2], join);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_WAITING] > 0);
+    ASK(&s.nodes[0], join);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 2 && s.nodes[2].told[MUSTER_RDZV_JOINED] > 0);
+    assert_int_equal(s.nodes[0].world_size, 2);
+    ASK(&s.nodes[2], leave);
+    RUN_UNTIL(&s, s.nodes[2].told[MUSTER_RDZV_LEFT] > 0);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_PEERS_LOST] > 1);
+    ASK(&s.nodes[0], close);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_CLOSED] > 0);
+    end(&s);
+}
+
+/* As `muster store` does. */
+static void serve_engine(struct scene *s)
+{
+    const struct muster_store_server_config config = { .size = sizeof config, .host = "127.0.0.1" };
+    const struct mu_server_offer offer = { .node = "", .documents = "/" MU_KV_C10D_DOCUMENTS };
+
+    assert_int_equal(mu_server_start_as(&s->loop, &config, &s->server, NULL), 0);
+    mu_server_offer_engine(s->server, &offer);
+}
+
+static const char *served(const struct scene *s)
+{
+    return endpoint_of("127.0.0.1", mu_addr_port(mu_server_address(s->server)));
+}
+
+static void a_store_that_offers_its_engine_is_used(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    serve_engine(&s);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(start(&s, i, served(&s), ENGINE, 2, NULL), 0);
+        ASK(&s.nodes[i], join);
+    }
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0 && s.nodes[1].told[MUSTER_RDZV_JOINED] > 0);
+    assert_int_equal(logged_engines, 2);
+    assert_int_equal(logged_hostings, 0);
+    end(&s);
+}
+
+static void a_node_without_the_engine_does_not_make_a_second_job(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin_pair(&s);
+    assert_int_equal(start(&s, 2, endpoint_of("localhost", logged_port), "engine=off", 2, NULL), 0);
+    ASK(&s.nodes[2], join);
+    RUN_UNTIL(&s, s.nodes[2].told[MUSTER_RDZV_FAILED] > 0);
+    assert_non_null(strstr(s.nodes[2].error.text,
+                           "this node has engine=off, and the job's other nodes have engine=on: they meet in the "
+                           "engine of the store at "));
+    assert_int_equal(s.nodes[0].told[MUSTER_RDZV_PEERS_LOST], 0);
+    end(&s);
+}
+
+static void where_others_meet_in_a_document_so_do_we(void **state)
+{
+    static const bool offers[] = { false, true };
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(offers); i++) {
+        const struct muster_store_server_config config = { .size = sizeof config, .host = "127.0.0.1" };
+
+        begin(&s);
+        if (offers[i])
+            serve_engine(&s);
+        else
+            assert_int_equal(mu_server_start_as(&s.loop, &config, &s.server, NULL), 0);
+        assert_int_equal(start(&s, 0, served(&s), "engine=off,last_call_timeout=20", 2, NULL), 0);
+        ASK(&s.nodes[0], join);
+        RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_PROGRESS] > 0);
+        assert_int_equal(start(&s, 1, served(&s), ENGINE, 2, NULL), 0);
+        ASK(&s.nodes[1], join);
+        RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0 && s.nodes[1].told[MUSTER_RDZV_JOINED] > 0);
+        assert_int_equal(s.nodes[0].world_size, 2);
+        assert_int_equal(logged_engines, 0);
+        assert_int_equal(logged_documents, 1);
+        end(&s);
+    }
 }
 
 /* ---- A port that is taken ---- */
@@ -674,14 +819,17 @@ static void an_agent_that_comes_back_to_the_store_is_waited_for(void **state)
 
 static void it_may_be_freed_at_any_time(void **state)
 {
-    static const char *const endpoints[] = { "localhost:0", UNKNOWN_NAME ":1" };
+    static const struct {
+        const char *endpoint, *options;
+        int turns;
+    } rows[] = { { "localhost:0", "", 12 }, { "localhost:0", "engine=on", 24 }, { UNKNOWN_NAME ":1", "", 2 } };
     struct scene s;
 
     (void)state;
-    for (size_t i = 0; i < COUNT(endpoints); i++) {
-        for (int turns = 0; turns < (i == 0 ? 12 : 2); turns++) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        for (int turns = 0; turns < rows[i].turns; turns++) {
             begin(&s);
-            assert_int_equal(start(&s, 0, endpoints[i], "", 1, NULL), 0);
+            assert_int_equal(start(&s, 0, rows[i].endpoint, rows[i].options, 1, NULL), 0);
             ASK(&s.nodes[0], join);
             for (int turn = 0; turn < turns; turn++)
                 (void)uv_run(&s.loop, UV_RUN_NOWAIT);
@@ -711,9 +859,8 @@ static void it_may_be_freed_from_what_it_tells(void **state)
     end(&s);
 }
 
-static void any_allocation_of_the_start_may_fail(void **state)
+static void start_without_memory(const char *options)
 {
-    (void)state;
     FOR_EACH_FAILURE (n) {
         struct muster_error error;
         struct scene s;
@@ -722,7 +869,7 @@ static void any_allocation_of_the_start_may_fail(void **state)
         fail_alloc_at(0);
         begin(&s);
         fail_alloc_at(n);
-        rc = start(&s, 0, "localhost:0", "read_timeout=1", 1, &error);
+        rc = start(&s, 0, "localhost:0", options, 1, &error);
         assert_true(rc == 0 || rc == MUSTER_ENOMEM);
         if (rc == 0) {
             for (int turn = 0; turn < 3; turn++)
@@ -730,6 +877,13 @@ static void any_allocation_of_the_start_may_fail(void **state)
         }
         end(&s);
     }
+}
+
+static void any_allocation_of_the_start_may_fail(void **state)
+{
+    (void)state;
+    start_without_memory("read_timeout=1");
+    start_without_memory("read_timeout=1,engine=on");
 }
 
 int main(void)
@@ -744,6 +898,11 @@ int main(void)
         cmocka_unit_test(port_zero_of_somebody_elses_address_is_an_error),
         cmocka_unit_test(the_host_says_who_it_is),
         cmocka_unit_test(a_spare_whose_host_goes_at_once_knows_that_the_host_is_gone),
+        cmocka_unit_test(a_host_with_an_engine_meets_others_there),
+        cmocka_unit_test(nodes_lose_leave_and_join_again_in_the_engine),
+        cmocka_unit_test(a_store_that_offers_its_engine_is_used),
+        cmocka_unit_test(a_node_without_the_engine_does_not_make_a_second_job),
+        cmocka_unit_test(where_others_meet_in_a_document_so_do_we),
         cmocka_unit_test(a_port_taken_by_a_store_is_joined),
         cmocka_unit_test(a_port_taken_by_something_else_is_said_so_at_once),
         cmocka_unit_test(a_port_taken_by_a_silent_one_is_said_so_in_the_end),

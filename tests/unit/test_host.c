@@ -13,6 +13,7 @@ struct happening {
     const char *name;
     enum mu_host_event_type type;
     struct mu_host_addresses addresses;
+    bool in_engine;
     int code; /* of the error; 0: none */
     const char *text;
 };
@@ -33,6 +34,11 @@ static const struct happening happenings[] = {
     { .name = "alien", .type = MU_HOST_ON_NOT_CONNECTED, .code = MUSTER_EPROTOCOL, .text = "not a store" },
     { .name = "answered", .type = MU_HOST_ON_ANSWERED },
     { .name = "lost", .type = MU_HOST_ON_NOT_ANSWERED, .code = MUSTER_ELOST, .text = "reset" },
+    { .name = "engine", .type = MU_HOST_ON_ANSWERED, .in_engine = true },
+    { .name = "offered", .type = MU_HOST_ON_PROBED, .in_engine = true },
+    { .name = "without", .type = MU_HOST_ON_PROBED },
+    { .name = "silent", .type = MU_HOST_ON_NOT_PROBED, .code = MUSTER_ELOST, .text = "reset" },
+    { .name = "babble", .type = MU_HOST_ON_NOT_PROBED, .code = MUSTER_EPROTOCOL, .text = "nonsense" },
     { .name = "nonsense", .type = MU_HOST_ON_NOT_ANSWERED, .code = MUSTER_EPROTOCOL, .text = "nonsense" },
     { .name = "unusable", .type = MU_HOST_ON_UNUSABLE },
     { .name = "time", .type = MU_HOST_ON_TIME },
@@ -54,8 +60,8 @@ static const char *const places[] = { "endpoint", "loopback", "own" };
 
 static void put_effect(const struct mu_host_effect *effect, char *text, size_t room)
 {
-    static const char *const names[] = { "resolve",    "listen",   "record", "watch", "connect", "ask",
-                                         "disconnect", "unlisten", "use",    "fail",  "" };
+    static const char *const names[] = { "resolve", "listen",     "record",   "watch", "connect", "ask",
+                                         "probe",   "disconnect", "unlisten", "use",   "fail",    "" };
     static const char *const levels[] = {
         [MUSTER_LOG_INFO] = "info", [MUSTER_LOG_NOTICE] = "notice", [MUSTER_LOG_WARNING] = "warn"
     };
@@ -66,7 +72,9 @@ static void put_effect(const struct mu_host_effect *effect, char *text, size_t r
     assert_true(len < room);
     if (effect->type == MU_HOST_DO_CONNECT)
         (void)snprintf(text + len, room - len, " %s %llu", places[effect->place], (unsigned long long)effect->wait_ms);
-    else if (effect->type == MU_HOST_DO_ASK)
+    else if (effect->type == MU_HOST_DO_USE && effect->engine)
+        (void)snprintf(text + len, room - len, " engine");
+    else if (effect->type == MU_HOST_DO_ASK || effect->type == MU_HOST_DO_PROBE)
         (void)snprintf(text + len, room - len, " %llu", (unsigned long long)effect->wait_ms);
     else if (effect->type == MU_HOST_DO_SAY)
         (void)snprintf(text + len, room - len, "%s (%s)", levels[effect->level], effect->text);
@@ -87,6 +95,7 @@ static const char *step(struct mu_host *h, const struct happening *what, uint64_
                                    .addresses = what->addresses,
                                    .port = 29401,
                                    .plan = &plan,
+                                   .in_engine = what->in_engine,
                                    .node = mu_slice_str("node7_1_1") };
     struct mu_host_effects effects;
 
@@ -112,6 +121,14 @@ static struct mu_host host_with(enum mu_host_rule rule, uint16_t port)
     struct mu_host h;
 
     mu_host_init(&h, &config);
+    return h;
+}
+
+static struct mu_host engine_host(void)
+{
+    struct mu_host h = host_with(MU_HOST_IF_OURS, 29400);
+
+    h.config.engine = true;
     return h;
 }
 
@@ -422,6 +439,71 @@ static void a_host_that_is_killed_while_it_is_asked_may_be_replaced_by_us(void *
     assert_string_equal(play(&h, "connected", 500), "use -> found");
 }
 
+/* ---- The engine ---- */
+
+#define IN_A_DOCUMENT                                                                                                  \
+    "info (meeting in a document: the store at node7:29400 has no engine, or another node has begun with a document), "
+
+static void with_the_engine_each_state_goes_on_as_it_should(void **state)
+{
+    static const struct {
+        const char *before, *event, *then;
+    } rows[] = {
+        { "start own", "bound", "info (hosting its store on port 29401 of 10.0.0.7), record, use engine -> found" },
+        { "start own", "taken", "connect endpoint 3000 -> connecting" },
+        { "start own taken", "connected", "ask 60000 -> asking" },
+        { "start foreign connected", "answered", "probe 60000 -> probing" },
+        { "start foreign connected", "engine", "probe 60000 -> probing" },
+        { "start foreign connected", "lost", "disconnect -> pausing" },
+        { "start foreign connected", "offered", "asking" },
+        { "start foreign connected", "silent", "asking" },
+        { "start foreign connected answered", "offered", "disconnect, use engine -> found" },
+        { "start foreign connected answered", "without", IN_A_DOCUMENT "use -> found" },
+        { "start foreign connected answered", "silent", "disconnect -> pausing" },
+        { "start foreign connected answered", "babble", "disconnect, fail (nonsense) -> idle" },
+        { "start foreign connected answered", "own", "probing" },
+        { "start foreign connected answered", "bound", "probing" },
+        { "start foreign connected answered", "connected", "probing" },
+        { "start foreign connected answered", "answered", "probing" },
+        { "start foreign connected answered", "lost", "probing" },
+        { "start foreign connected answered", "unusable", "probing" },
+        { "start foreign connected answered", "time", "probing" },
+        { "start foreign connected answered offered", "unusable", "idle" },
+        { "start own bound", "unusable", "unlisten -> idle" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct mu_host h = engine_host();
+
+        (void)play(&h, rows[i].before, 0);
+        assert_string_equal(play(&h, rows[i].event, 0), rows[i].then);
+    }
+}
+
+static void a_probe_that_is_lost_is_made_again(void **state)
+{
+    struct mu_host h = engine_host();
+
+    (void)state;
+    (void)play(&h, "start-foreign connected answered silent", 0);
+    assert_string_equal(play(&h, "time connected answered offered", 500), "disconnect, use engine -> found");
+    assert_false(mu_host_hosts(&h));
+    (void)play(&h, "unusable start-foreign connected answered", 1000);
+    assert_string_equal(play(&h, "silent", 1000 + PATIENCE_MS), "disconnect, fail (reset) -> idle");
+}
+
+static void a_node_without_the_engine_is_told_that_the_others_have_it(void **state)
+{
+    struct mu_host h = host_with(MU_HOST_IF_OURS, 29400);
+
+    (void)state;
+    (void)play(&h, "start-foreign connected", 0);
+    assert_string_equal(play(&h, "engine", 0),
+                        "disconnect, fail (this node has engine=off, and the job's other nodes have engine=on: they "
+                        "meet in the engine of the store at node7:29400) -> idle");
+}
+
 static void silence_ends_with_the_time(void **state)
 {
     struct mu_host h = host_with(MU_HOST_IF_OURS, 29400);
@@ -483,6 +565,9 @@ static void the_parameters_say_who_hosts_and_where(void **state)
         { "node1", "store_type= TCP ", NULL, 2, 0, MU_HOST_PORT_DEFAULT, MU_HOST_IF_OURS, false },
         { "node1", "store_type=file", NULL, 2, MUSTER_ENOTSUP, 0, 0, false },
         { "node1", "store_type=etcd", NULL, 2, MUSTER_EINVAL, 0, 0, false },
+        { "node1:7", "engine=off", NULL, 2, 0, 7, MU_HOST_IF_OURS, false },
+        { "node1:7", "engine= ON ", NULL, 2, 0, 7, MU_HOST_IF_OURS, false },
+        { "node1:7", "engine=yes", NULL, 2, MUSTER_EINVAL, 0, 0, false },
         { "node1:99999", "", NULL, 2, MUSTER_EINVAL, 0, 0, false },
         /* Nodes of other machines would come to that address. */
         { "localhost:7", "", NULL, 2, 0, 7, MU_HOST_IF_OURS, true },
@@ -509,6 +594,7 @@ static void the_parameters_say_who_hosts_and_where(void **state)
             assert_int_equal(config.patience_ms, 5000);
             assert_memory_equal(host, rows[i].endpoint, strcspn(rows[i].endpoint, ":"));
             assert_int_equal(config.others, rows[i].nodes_max > 1);
+            assert_int_equal(config.engine, strstr(rows[i].options, "ON") != NULL);
             (void)snprintf(expected, sizeof expected, "%s:%d", host, rows[i].port);
             assert_string_equal(endpoint, expected);
         }
@@ -685,6 +771,9 @@ int main(void)
         cmocka_unit_test(a_store_on_loopback_only_is_found),
         cmocka_unit_test(a_store_that_goes_before_it_says_who_hosts_it_is_not_found),
         cmocka_unit_test(a_host_that_is_killed_while_it_is_asked_may_be_replaced_by_us),
+        cmocka_unit_test(with_the_engine_each_state_goes_on_as_it_should),
+        cmocka_unit_test(a_probe_that_is_lost_is_made_again),
+        cmocka_unit_test(a_node_without_the_engine_is_told_that_the_others_have_it),
         cmocka_unit_test(silence_ends_with_the_time),
         cmocka_unit_test(loopback_is_warned_of_once_and_only_where_it_matters),
         cmocka_unit_test(who_stays_goes_when_nobody_is_connected_to_either_store),
