@@ -418,8 +418,10 @@ static void engine_close(struct mu_engine_client *client, void (*closed)(void *c
     e->closed = closed;
     e->closed_ctx = ctx;
     mu_engine_store_end(e->store, uv_now(e->loop));
-    if (!e->pumping)
-        mu_later_turn(&e->later, on_turn, e);
+    if (e->pumping)
+        return;
+    (void)obey(e); /* nothing may be read any more from a connection that is given up */
+    mu_later_turn(&e->later, on_turn, e);
 }
 
 static bool engine_will(const struct mu_engine_client *client, const struct mu_fold_op *mark,

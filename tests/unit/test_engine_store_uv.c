@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { CLIENTS = 2, LEASE_MS = 3000 };
+enum { CLIENTS = 3, LEASE_MS = 3000 };
 
 static const struct mu_server_offer offer = { .node = "" };
 
@@ -17,6 +17,7 @@ struct client {
     char error[1024]; /* of the last event that had one */
     int64_t lease;
     bool calling, closes_when_heard, closed;
+    struct client *closes_other; /* when it hears of a change */
 };
 
 static struct client clients[CLIENTS];
@@ -42,6 +43,8 @@ static void on_heard(void *ctx, const struct mu_fold_event *event)
     c->last = *event;
     if (event->type == MU_FOLD_ON_LEASED)
         c->lease = event->lease;
+    if (c->closes_other != NULL && c->closes_other->engine != NULL && event->type == MU_FOLD_ON_CHANGED)
+        close_client(c->closes_other);
     if (c->closes_when_heard)
         close_client(c); /* what was heard is there yet */
     (void)snprintf(c->heard + used, sizeof c->heard - used, "%s%s %" PRIu64, used > 0 ? "; " : "",
@@ -200,6 +203,23 @@ static void it_may_be_closed_from_inside_of_an_event(void **state)
     UNTIL(a->closed);
     assert_string_equal(a->heard, "leased 2");
     UNTIL(stats(s).connections == 0);
+}
+
+/* What it would have heard has come already, and is read in the same turn of the loop. */
+static void it_may_be_closed_while_something_comes(void **state)
+{
+    struct scene *s = *state;
+    struct client *a = settle_in(s, 0), *b = settle_in(s, 1), *c = settle_in(s, 2);
+
+    MAKE(a, .type = MU_FOLD_DO_DROP_LEASE, .id = 9, .lease_take = 2);
+    MAKE(b, .type = MU_FOLD_DO_DROP_LEASE, .id = 9, .lease_take = 2);
+    UNTIL(strstr(a->heard, "dropped 9") != NULL && strstr(b->heard, "dropped 9") != NULL);
+    a->closes_other = b;
+    b->closes_other = a;
+    put_key(c, 3, "nodes/1/2");
+    UNTIL(a->closed || b->closed);
+    assert_true(a->engine != NULL || b->engine != NULL);
+    UNTIL(stats(s).connections == 2);
 }
 
 static void it_may_be_closed_before_it_is_used(void **state)
@@ -390,6 +410,7 @@ int main(void)
         TEST(it_loads_watches_writes_and_ends_its_lease),
         TEST(other_nodes_see_at_once_that_it_was_closed),
         TEST(it_may_be_closed_from_inside_of_an_event),
+        TEST(it_may_be_closed_while_something_comes),
         TEST(it_may_be_closed_before_it_is_used),
         TEST(much_is_loaded),
         TEST(the_will_of_another_process_ends_its_lease),
