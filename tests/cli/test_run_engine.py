@@ -1,0 +1,286 @@
+"""Jobs of muster nodes that meet in the engine of muster's own store: c10d with engine=on."""
+
+import os
+import re
+import signal
+import socket
+import time
+
+import pytest
+
+from ports import free_port
+from run_scene import DEATH_AGE
+from serving import LIMIT, run, until
+from test_join import join  # noqa: F401: a fixture
+from test_run import agent_of, end_all, kill_agent, kill_both, kill_keeper, local, one
+
+HOST = socket.gethostname()
+ENGINE = "engine=on,last_call_timeout=1"
+AT_ONCE = 1.5  # seconds; it is a few milliseconds, and longer on a busy machine
+
+
+@pytest.fixture(params=["a store of its own", "a member"])
+def start(request, scene, serve):
+    """Starts nodes at an endpoint where nobody of the job is the host, or where the first of them is."""
+    outside = request.param == "a store of its own"
+    endpoint = serve().endpoint if outside else local(free_port())
+
+    def nodes(count, *options, conf=ENGINE):
+        started = [scene.node(endpoint, "-v", *options, conf=conf) for _ in range(count)]
+        for node in started:
+            node.said("using muster's engine at" if "engine=on" in conf else "configuration:")
+        return started
+
+    nodes.outside, nodes.endpoint = outside, endpoint
+    return nodes
+
+
+def hosts(agent):
+    return "hosting its store on port" in agent.err
+
+
+def guests_first(scene, workers):
+    """Workers whose agents do not host the store come first."""
+    return sorted(workers, key=lambda worker: hosts(agent_of(scene, worker)))
+
+
+def failure(worker):
+    return f"rank {worker.rank} on {HOST} (local rank 0, pid {worker.pid}) failed: exit code 3"
+
+
+def why(agent):
+    """Why rounds ended, as it says."""
+    return re.findall(r"(?:warning|notice): (.*; restarting with .*)", agent.err)
+
+
+def test_nodes_form_restart_and_succeed(scene, start):
+    agents = start(2, "--nnodes=2", "--max-restarts=2")
+    assert sum(hosts(agent) for agent in agents) == (0 if start.outside else 1)
+    first = scene.world(2)
+    assert one(first, "TORCHELASTIC_RESTART_COUNT") == "0" and one(first, "TORCHELASTIC_USE_AGENT_STORE") == "True"
+    cause = failure(first[1])
+    first[1].fail()
+    second = scene.world(2, without=first)
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == "1"
+    end_all(second)
+    assert [agent.end() for agent in agents] == [0, 0]
+    for agent in agents:
+        assert why(agent) == [f"{cause}; restarting with 2 nodes, restart 1 of 2"]
+
+
+def test_a_budget_that_is_used_up_is_the_same_verdict_everywhere(scene, start):
+    agents = start(2, "--nnodes=2", "--max-restarts=0")
+    workers = scene.world(2)
+    cause, failing = failure(workers[0]), agent_of(scene, workers[0])
+    workers[0].fail()
+    assert [agent.end() for agent in agents] == [1, 1], [agent.err[-1500:] for agent in agents]
+    for agent in agents:
+        assert cause in agent.err
+        assert ("ChildFailedError" in agent.err) == (agent is failing)
+
+
+def test_a_killed_agent_is_noticed_at_once_and_named(scene, start):
+    """Its keeper holds its will. Killed: the last one that does not host the store, whoever leads."""
+    agents = start(3, "--nnodes=2:3", "--max-restarts=0")
+    first = scene.world(3)
+    lost = agent_of(scene, guests_first(scene, first)[0])
+    pid, began = lost.agent, time.monotonic()
+    kill_agent(lost)
+    second = scene.world(2, without=first)
+    took = time.monotonic() - began
+    assert took < AT_ONCE
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == "0"
+    end_all(second)
+    left = [agent for agent in agents if agent is not lost]
+    assert [agent.end() for agent in left] == [0, 0]
+    for agent in left:
+        assert why(agent) == [f"lost {HOST} (pid {pid}): its agent was killed; restarting with 2 nodes, no restart charged"]
+
+
+def test_a_killed_leader_is_named_by_the_next_one(scene, serve):
+    """Whichever of the two leads: both are killed in turn, and another node takes the place."""
+    endpoint = serve().endpoint
+    agents = [scene.node(endpoint, "--nnodes=1:2", conf=ENGINE) for _ in range(2)]
+    for turn in range(2):
+        workers = scene.world(2)
+        lost = agent_of(scene, workers[turn])
+        left, = [agent for agent in agents if agent is not lost]
+        pid = lost.agent
+        kill_agent(lost)
+        alone = scene.world(1, without=workers)
+        left.said(f"lost {HOST} (pid {pid}): its agent was killed; restarting with 1 node, no restart charged")
+        agents = [left, scene.node(endpoint, "--nnodes=1:2", conf=ENGINE)]
+        scene.world(2, without=[*workers, *alone])
+    end_all(scene.alive())
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
+@pytest.mark.parametrize("kill", [kill_both, kill_keeper])
+def test_a_node_without_a_will_is_noticed_soon(scene, serve, kill):
+    """Its connection is reset, and nobody comes back; or its agent still says why it goes."""
+    endpoint = serve().endpoint
+    agents = [scene.node(endpoint, "--nnodes=1:2", "--max-restarts=0", conf=ENGINE) for _ in range(2)]
+    first = scene.world(2)
+    lost = agent_of(scene, first[1])
+    kill(lost)
+    second = scene.world(1, without=first, limit=DEATH_AGE + LIMIT)
+    end_all(second)
+    left, = [agent for agent in agents if agent is not lost]
+    assert left.end() == 0
+    assert f"lost {HOST}" in left.err and "no restart charged" in left.err
+    assert ("its launcher was killed" in left.err) == (kill is kill_keeper)
+
+
+def test_a_node_leaves_and_another_joins_for_free(scene, start):
+    agents = start(2, "--nnodes=2:3", "--max-restarts=0")
+    first = scene.world(2)
+    late, = start(1, "--nnodes=2:3", "--max-restarts=0")
+    second = scene.world(3, without=first)
+    newcomer = f"{HOST} (pid {late.agent})"
+    late.signal(signal.SIGTERM)
+    assert late.end() != 0
+    third = scene.world(2, without=second)
+    assert one(third, "TORCHELASTIC_RESTART_COUNT") == "0"
+    end_all(third)
+    assert [agent.end() for agent in agents] == [0, 0]
+    for agent in agents:
+        joins, leaves = why(agent)
+        assert joins == f"{newcomer} joins; restarting with 3 nodes, no restart charged"
+        assert newcomer in leaves and leaves.endswith("; restarting with 2 nodes, no restart charged")
+
+
+def test_a_host_that_is_done_stays_until_the_others_are(scene):
+    endpoint = local(free_port())
+    host = scene.node(endpoint, "-v", "--nnodes=2", conf=ENGINE)
+    host.said("hosting its store")
+    guest = scene.node(endpoint, "-v", "--nnodes=2", conf=ENGINE)
+    last, first = guests_first(scene, scene.world(2))
+    first.succeed()
+    until(lambda: not first.alive)
+    time.sleep(DEATH_AGE)
+    assert host.process.poll() is None and guest.process.poll() is None and last.alive
+    last.succeed()
+    assert [host.end(), guest.end()] == [0, 0]
+    assert "lost" not in host.err + guest.err
+
+
+@pytest.mark.parametrize("stopped", ["agent", "worker"])
+def test_a_node_that_was_paused_for_less_than_its_lease_is_not_lost(scene, serve, stopped):
+    endpoint = serve().endpoint
+    agents = [scene.node(endpoint, "--nnodes=1:2", conf=ENGINE) for _ in range(2)]
+    workers = scene.world(2)
+    pid = agent_of(scene, workers[0]).agent if stopped == "agent" else workers[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(DEATH_AGE / 2)
+    os.kill(pid, signal.SIGCONT)
+    time.sleep(DEATH_AGE)
+    assert all(worker.alive for worker in workers)
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
+def test_a_silent_node_is_lost_after_its_lease(scene, serve):
+    endpoint = serve().endpoint
+    agents = [scene.node(endpoint, "--nnodes=1:2", conf=ENGINE) for _ in range(2)]
+    first = scene.world(2)
+    silent, began = agent_of(scene, first[1]), time.monotonic()
+    pid = silent.agent
+    os.kill(pid, signal.SIGSTOP)
+    left, = [agent for agent in agents if agent is not silent]
+    left.said(f"lost {HOST} (pid {pid}): no keep-alive for {DEATH_AGE} s", DEATH_AGE + LIMIT)
+    assert DEATH_AGE * 0.6 < time.monotonic() - began < DEATH_AGE + 1.5
+    os.kill(pid, signal.SIGKILL)
+    end_all(scene.world(1, without=first))
+    assert left.end() == 0
+
+
+# ---- Beside nodes that meet in a document ----
+
+
+def test_a_node_without_the_engine_is_refused_and_told_why(scene, start):
+    agents = start(2, "--nnodes=2:3")
+    workers = scene.world(2)
+    other = scene.node(start.endpoint, "--nnodes=2:3", conf="engine=off,last_call_timeout=1")
+    assert other.end() == 1
+    assert "this node has engine=off, and the job's other nodes have engine=on" in other.err
+    assert all(worker.alive for worker in workers)
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
+def test_who_writes_the_document_of_such_a_job_is_cut_off_and_told_of_once(scene, start):
+    agents = start(1, "--nnodes=1:2")
+    workers = scene.world(1)
+    for _ in range(3):
+        ended = run("store", "add", "--endpoint", start.endpoint, "torch.rendezvous.job", "1")
+        assert ended.code != 0
+    if not start.outside:
+        assert agents[0].err.count("it asks for the document of job 'job', which meets in the engine (engine=on)") == 1
+    end_all(workers)
+    assert agents[0].end() == 0
+
+
+def test_a_job_that_has_begun_with_a_document_goes_on_with_it(scene, serve):
+    endpoint = serve().endpoint
+    first = scene.node(endpoint, "-v", "--nnodes=2", conf="last_call_timeout=1")
+    until(lambda: run("store", "get", "--endpoint", endpoint, "torch.rendezvous.job").code == 0)
+    second = scene.node(endpoint, "-v", "--nnodes=2", conf=ENGINE)
+    workers = scene.world(2)
+    second.said("meeting in a document")
+    end_all(workers)
+    assert [first.end(), second.end()] == [0, 0]
+
+
+def test_two_jobs_at_one_store_do_not_meet(scene, serve):
+    endpoint = serve().endpoint
+    agents = [scene.node(endpoint, "--nnodes=1", conf=ENGINE, id=name) for name in ("one", "two")]
+    agents.append(scene.node(endpoint, "--nnodes=1", conf="last_call_timeout=1", id="three"))
+    until(lambda: len(scene.alive()) == 3, LIMIT)
+    assert [one([worker], "WORLD_SIZE") for worker in scene.alive()] == ["1"] * 3
+    end_all(scene.alive())
+    assert [agent.end() for agent in agents] == [0, 0, 0]
+
+
+# ---- Options ----
+
+
+@pytest.mark.parametrize("conf, said", [
+    ("engine=maybe", "option 'engine': 'maybe' is neither on nor off"),
+    ("engine=only", "option 'engine': 'only' is neither on nor off"),
+    ("fence=5", "option 'fence' needs engine=on"),
+    ("engine=off,restart_window=5", "option 'restart_window' needs engine=on")])
+def test_options_that_are_wrong_are_named(scene, conf, said):
+    agent = scene.node(local(free_port()), "--nnodes=2", conf=conf)
+    assert agent.end() == 1
+    assert said in agent.err
+
+
+def test_a_member_that_hears_nothing_behind_its_fence_stops_its_workers(scene, serve):
+    server = serve()
+    agents = [scene.node(server.endpoint, "--nnodes=1:2", conf=f"{ENGINE},fence=1") for _ in range(2)]
+    workers = scene.world(2)
+    time.sleep(2)
+    assert all(worker.alive for worker in workers)  # its keep-alives are answered
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        until(lambda: not any(worker.alive for worker in workers), LIMIT)
+        for agent in agents:
+            agent.said("the store has acknowledged no keep-alive for 1 s")
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    end_all(scene.world(2, without=workers))
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
+# ---- muster join ----
+
+
+def test_nodes_without_workers_meet_there_too(join, serve):  # noqa: F811
+    endpoint = serve().endpoint
+    nodes = [join(endpoint, "--json", "--nnodes", "2", "--rdzv-conf", ENGINE) for _ in range(2)]
+    found = [node.event("joined") for node in nodes]
+    assert sorted(event["rank"] for event in found) == [0, 1]
+    assert {event["world_size"] for event in found} == {2}
+    for node in nodes:
+        node.signal(signal.SIGTERM)
+        node.end()
