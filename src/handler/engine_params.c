@@ -60,7 +60,8 @@ int mu_engine_params_read(const struct muster_rdzv_params *params, const struct 
     struct mu_engine_params found = { .service = "the store",
                                       .lease_ms = lease_ms(params, &dynamic->settings),
                                       .first_ms = dynamic->request_timeout_ms,
-                                      .ops_max = MU_ENGINE_OPS_MAX };
+                                      .ops_max = MU_ENGINE_OPS_MAX,
+                                      .tells_how = true };
     int rc = engine ? 0 : need_engine(params, reterr);
 
     if (rc == 0)
@@ -90,6 +91,7 @@ struct mu_fold_config mu_engine_fold_config(const struct mu_engine_params *engin
         .job_lease_ms = engine->job_lease_ms,
         .first_ms = engine->first_ms,
         .ops_max = engine->ops_max,
+        .tells_how = engine->tells_how,
         .wants_names = true,
         .restart_window_s = engine->restart_window_s,
         .fence_ms = engine->fence_s * 1000,

@@ -17,6 +17,7 @@ struct mu_engine_params {
     uint64_t fence_s, restart_window_s; /* 0: none */
     uint64_t first_ms;                  /* for the service to be heard at all */
     size_t ops_max;                     /* of a write */
+    bool tells_how;                     /* it tells how leases end */
 };
 
 uint64_t mu_engine_job_lease_s(uint64_t lease_s);

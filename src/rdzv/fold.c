@@ -701,6 +701,7 @@ int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, 
     f->record.size = 1;
     f->window_s = (int64_t)config->restart_window_s;
     (void)snprintf(f->how_lost, sizeof f->how_lost, "no keep-alive for %" PRIu64 " s", config->lease_ms / 1000);
+    f->tells_how = config->tells_how;
     f->wants_names = config->wants_names;
     f->fence_ms = config->fence_ms;
     (void)snprintf(f->fence_text, sizeof f->fence_text, "%s has acknowledged no keep-alive for %" PRIu64 " s",

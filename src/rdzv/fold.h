@@ -238,6 +238,7 @@ struct mu_fold_config { /* copied */
     uint64_t lease_ms, job_lease_ms;
     uint64_t
         first_ms;   /* for etcd to be heard at all; above 0. After that it may be away for as long as a join may last */
+    bool tells_how; /* the service tells how leases end; else they end for silence, but for a will */
     uint64_t seed;  /* random */
     size_t ops_max; /* of a write, as the client has it; at least MU_FOLD_OPS_MIN */
     bool wants_names; /* mu_fold_names() */

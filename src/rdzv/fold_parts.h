@@ -148,7 +148,8 @@ struct mu_fold {
     const char *service;          /* for people */
     uint64_t id, lease_ms, job_lease_ms, first_ms;
     int64_t max_restarts, window_s; /* as our own options say */
-    char how_lost[48];              /* for people: how a loss is noticed here */
+    char how_lost[48];              /* for people: how silence is noticed here */
+    bool tells_how;
     size_t ops_max;
     bool wants_names;
     struct mu_rng rng;

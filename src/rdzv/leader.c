@@ -430,14 +430,15 @@ static const char *how_lost(const struct mu_fold *f, size_t rank)
         return agent_killed;
     switch (fate->how) {
     case MU_FOLD_HOW_RESET:
-        return "its connection broke";
+        return "its connection was closed";
     case MU_FOLD_HOW_REVOKED:
         return "its lease was ended";
     case MU_FOLD_HOW_SILENT:
+        return f->how_lost;
     case MU_FOLD_HOW_UNKNOWN:
         break;
     }
-    return f->how_lost;
+    return f->tells_how ? NULL : f->how_lost; /* we have not seen it */
 }
 
 /* It can have made another node's worker fail: where somebody tells when it was last heard, by that; else by when it

@@ -174,6 +174,7 @@ def kv(key, value, lease=0):
 
 
 SECRET = string(b"0123456789abcdef")
+NO_MARK, MARK = u64(0) + string(b"") + string(b""), u64(0) + string(b"n/1/killed") + string(b"{}")
 HELLO = frame("HELLO", u32(1), u32(1), string(b"job"), string(b"node"), string(b""))
 GRANT = frame("GRANT", u64(9), u32(5000), u32(1), SECRET)
 LOAD = frame("LOAD", u32(1), string(b"n"))
@@ -181,7 +182,7 @@ TXN = frame("TXN", u32(1), u32(0) + u64(0) + string(b"n/1"), u32(1), put(b"n/1",
             u32(2) + u64(0) + string(b"n") + string(b""))
 FRAMES = {
     "hello": HELLO, "grant": GRANT, "load": LOAD, "txn": TXN,
-    "attach": frame("ATTACH", u64(9)), "keep": frame("KEEP", u64(0)), "revoke": frame("REVOKE", u64(9), SECRET),
+    "attach": frame("ATTACH", u64(9)), "keep": frame("KEEP", u64(0)), "revoke": frame("REVOKE", u64(9), SECRET, NO_MARK),
     "unwatch": frame("UNWATCH", u32(1)), "range": frame("RANGE", u32(1), u32(0), string(b"")),
     "welcome": frame("WELCOME", u32(1), u64(2), u64(3), string(b"job"), string(b"host"), string(b"10.0.0.1")),
     "done": frame("DONE", u32(5), u32(0), u64(3), u32(0), string(b"no such lease")),
@@ -194,7 +195,7 @@ FRAMES = {
     + frame_step(1, 3, HELLO) + frame_step(1, 3, frame("ATTACH", u64(9))) + frame_step(1, 0, b"") + frame_step(1, 1, b"." * 15)
     + frame_step(1, 2, b""),
     "program-will": frame_step(0, 3, HELLO) + frame_step(0, 3, GRANT) + frame_step(0, 3, TXN)
-    + frame_step(2, 3, frame("REVOKE", u64(9), SECRET)) + frame_step(2, 2, b""),
+    + frame_step(2, 3, frame("REVOKE", u64(9), SECRET, MARK)) + frame_step(2, 2, b""),
     "program-limit": frame_step(0, 3, HELLO) + frame_step(0, 3, GRANT) + frame_step(0, 3, TXN)
     + frame_step(0, 3, frame("TXN", u32(0), u32(2), put(b"n/0", b""), put(b"n/2", b""), u32(0)))
     + b"".join(frame_step(0, 3, frame("RANGE", u32(1), u32(limit), string(b"n/"))) for limit in (1, 2, 3, 1024, 1025))

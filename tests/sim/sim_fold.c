@@ -358,6 +358,7 @@ static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t i
                                      .first_ms = 60000,
                                      .seed = mu_rng_next(&s->rng),
                                      .ops_max = s->ops_max,
+                                     .tells_how = s->place == &place_store,
                                      .wants_names = s->names,
                                      .fence_ms = s->fence_ms };
     char name[32];

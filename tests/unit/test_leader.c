@@ -298,7 +298,7 @@ static void where_it_is_known_how_a_node_was_lost_it_is_said(void **state)
         const char *cause;
     } rows[] = { { MU_FOLD_HOW_UNKNOWN, "lost host: no keep-alive for 10 s" },
                  { MU_FOLD_HOW_REVOKED, "lost host: its lease was ended" },
-                 { MU_FOLD_HOW_RESET, "lost host: its connection broke" },
+                 { MU_FOLD_HOW_RESET, "lost host: its connection was closed" },
                  { MU_FOLD_HOW_SILENT, "lost host: no keep-alive for 10 s" } };
 
     for (size_t i = 0; i < COUNT(rows); i++) {
