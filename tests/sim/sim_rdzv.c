@@ -6,7 +6,8 @@
  *     muster-sim --seed N [--trace]           one seed, told line by line
  *     muster-sim --crowd N [--stock]          no faults: N nodes arrive within 100 ms; prints what that costs
  *     muster-sim --regroup N                  no faults: N nodes meet, a worker fails, all regroup; prints what that
- *                                             costs, and holds it against REGROUP_READS_MAX
+ *                                             costs, and holds it against REGROUP_READS_MAX and
+ *                                             REGROUP_BYTES()
  *
  *     --nodes N                               so many nodes, whatever the seed says
  *     --faults LIST                           these faults and no others; "none"
@@ -17,6 +18,8 @@
 #include "sim_clock.h"
 
 #define REGROUP_READS_MAX 6 /* by a node, of the document, from a worker's failure to the next round */
+/* ... and how many bytes. The document holds all nodes, so they grow with it, and with nothing else. */
+#define REGROUP_BYTES(nodes) (3000 + 400 * (uint64_t)(nodes))
 
 #define REGROUP_US(nodes) (100 * MS + (nodes)*4 * MS) /* two turns a node; the slow read comes after a second */
 
@@ -566,7 +569,7 @@ static void regroup(struct node *node)
 /* What it costs a node to regroup does not grow with their number. */
 static void run_regroup(uint64_t seed, unsigned count)
 {
-    uint64_t begin_us, most = 0, reads = 0, bytes = 0;
+    uint64_t begin_us, most = 0, most_bytes = 0, reads = 0, bytes = 0;
 
     gather(seed, count, false);
     EXPECT("met", joined_count() == count, "%u of %u nodes joined", joined_count(), count);
@@ -578,6 +581,7 @@ static void run_regroup(uint64_t seed, unsigned count)
         most = w.nodes[i].reads > most ? w.nodes[i].reads : most;
         reads += w.nodes[i].reads;
         bytes += w.nodes[i].read_bytes;
+        most_bytes = w.nodes[i].read_bytes > most_bytes ? w.nodes[i].read_bytes : most_bytes;
     }
     printf("%u nodes regroup in %.3f s: a node reads the document %.1f times (at most %" PRIu64
            "), %.0f bytes; %.2f writes a node, %" PRIu64 " lost in all\n",
@@ -586,6 +590,8 @@ static void run_regroup(uint64_t seed, unsigned count)
     EXPECT("quick", w.now_us - begin_us < REGROUP_US(count), "%u nodes regroup in %.3f s: somebody was not rung for",
            count, (double)(w.now_us - begin_us) / 1e6);
     EXPECT("reads", most <= REGROUP_READS_MAX, "a node read the document %" PRIu64 " times to regroup %u nodes", most,
+           count);
+    EXPECT("bytes", most_bytes <= REGROUP_BYTES(count), "a node read %" PRIu64 " bytes to regroup %u nodes", most_bytes,
            count);
     clear_up();
 }
