@@ -10,6 +10,12 @@ uint64_t mu_engine_job_lease_s(uint64_t lease_s)
     return lease_s * 4 > MU_ENGINE_JOB_LEASE_S ? lease_s * 4 : MU_ENGINE_JOB_LEASE_S;
 }
 
+/* One or two of them may fail. */
+uint64_t mu_engine_renew_ms(uint64_t fence_s)
+{
+    return fence_s * 1000 / 3;
+}
+
 static bool is_given(const struct muster_rdzv_params *params, const char *key)
 {
     struct muster_value value;

@@ -21,6 +21,7 @@ struct mu_engine_params {
 };
 
 uint64_t mu_engine_job_lease_s(uint64_t lease_s);
+uint64_t mu_engine_renew_ms(uint64_t fence_s); /* at least so often the client has to renew a lease; 0: as it likes */
 /* The options `fence` and `restart_window`. */
 int mu_engine_fence_from_params(const struct muster_rdzv_params *params, uint64_t *ret_s, struct muster_error *reterr);
 int mu_engine_window_from_params(const struct muster_rdzv_params *params, uint64_t *ret_s, struct muster_error *reterr);

@@ -105,9 +105,3 @@ struct mu_fold_config mu_v3_fold_config(const struct mu_v3_place *place, const s
 
     return mu_engine_fold_config(&engine, &place->settings, me, random);
 }
-
-/* One or two of them may fail. */
-uint64_t mu_v3_renew_ms(const struct mu_v3_place *place)
-{
-    return place->fence_s * 1000 / 3;
-}

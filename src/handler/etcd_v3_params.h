@@ -31,6 +31,5 @@ int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place
 struct mu_boot_config mu_v3_boot_config(const struct mu_v3_place *place);
 struct mu_fold_config mu_v3_fold_config(const struct mu_v3_place *place, const struct mu_node *me,
                                         const uint64_t random[static 2]);
-uint64_t mu_v3_renew_ms(const struct mu_v3_place *place); /* of struct mu_engine_etcd3_config */
 
 #endif

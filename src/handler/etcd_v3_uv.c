@@ -105,7 +105,7 @@ static int start_client(struct v3 *v, struct muster_error *reterr)
         .run_id = v->place.run_id,
         .lease_s = v->place.lease_s,
         .job_lease_s = v->place.job_lease_s,
-        .renew_ms = mu_v3_renew_ms(&v->place),
+        .renew_ms = mu_engine_renew_ms(v->place.fence_s),
     };
 
     config.etcd.http.seed = mu_fresh_seed();

@@ -83,7 +83,7 @@ static uint16_t agents_port(const struct mu_fold_uv *f)
 {
     const struct mu_server *agents = mu_boot_uv_agents_store(&f->shell->boot);
 
-    return agents != NULL ? mu_addr_port(mu_server_address(agents)) : f->agents_port;
+    return mu_meeting_agents_port(f->agents_port, agents != NULL ? mu_addr_port(mu_server_address(agents)) : 0);
 }
 
 /* After everything that may have changed our lease, or the server that we use. */

@@ -83,6 +83,11 @@ uint64_t mu_meeting_deadline_ms(const struct mu_meeting *m)
     return m->get_id != 0 ? m->get_until_ms : UINT64_MAX;
 }
 
+uint16_t mu_meeting_agents_port(uint16_t of_all_rounds, uint16_t of_this_round)
+{
+    return of_all_rounds != 0 ? of_all_rounds : of_this_round;
+}
+
 static enum mu_meeting_reply get(struct mu_meeting *m, const struct mu_fold *fold, const struct mu_boot_effect *effect,
                                  uint64_t now_ms, struct mu_boot_event *ret_answer)
 {

@@ -25,6 +25,9 @@ bool mu_meeting_is_known(const struct mu_meeting *meeting, const struct mu_fold 
 /* Whether the agents' store of the round is here; has_store: there is one, perhaps of an earlier round. */
 bool mu_meeting_hosts(const struct mu_fold *fold, bool has_store);
 
+/* Where agents meet: in a store of all rounds, if there is one, else in that of this round. 0: there is none. */
+uint16_t mu_meeting_agents_port(uint16_t of_all_rounds, uint16_t of_this_round);
+
 /* What the boot is told of the round; `rank0` is room for a text of it. */
 struct mu_boot_start mu_meeting_boot_start(const struct mu_fold *fold, char rank0[static MU_NODE_TEXT_MAX]);
 

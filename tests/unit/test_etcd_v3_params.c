@@ -71,7 +71,7 @@ static void a_fence_may_be_shorter_than_the_lease(void **state)
     for (size_t i = 0; i < COUNT(table); i++) {
         assert_int_equal(read_place("h", table[i].options), 0);
         assert_int_equal(place.fence_s, table[i].fence_s);
-        assert_int_equal(mu_v3_renew_ms(&place), table[i].renew_ms);
+        assert_int_equal(mu_engine_renew_ms(place.fence_s), table[i].renew_ms);
         assert_int_equal(mu_v3_fold_config(&place, &me, random).fence_ms, 1000 * table[i].fence_s);
     }
 }

@@ -179,6 +179,15 @@ static void the_address_waits_for_the_port(void **state)
     assert_true(mu_meeting_is_known(&meeting, fold));
 }
 
+static void agents_meet_in_the_store_of_all_rounds_if_there_is_one(void **state)
+{
+    (void)state;
+    assert_int_equal(mu_meeting_agents_port(29400, 4711), 29400);
+    assert_int_equal(mu_meeting_agents_port(29400, 0), 29400);
+    assert_int_equal(mu_meeting_agents_port(0, 4711), 4711);
+    assert_int_equal(mu_meeting_agents_port(0, 0), 0);
+}
+
 static void expect_not_in_etcd(uint16_t agents)
 {
     assert_int_equal(ask(MU_BOOT_DO_SET, "job/3/MASTER_PORT", "80", agents), MU_MEETING_ANSWER);
@@ -269,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE(address_and_port_come_from_one_key_once_it_is_there),
         SCENE(that_of_another_round_is_not_ours),
+        SCENE(agents_meet_in_the_store_of_all_rounds_if_there_is_one),
         SCENE(what_is_deleted_or_not_loaded_again_is_not_known),
         SCENE(the_address_waits_for_the_port),
         SCENE(a_round_that_is_not_in_etcd_cannot_be_published),
