@@ -2,10 +2,10 @@
 #include "agent/formed_text.h"
 
 #include "base/words.h"
+#include "store/net.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <string.h>
 
 enum {
     NAME_SHOWN_MAX = 40,  /* bytes of a node's name in a list */
@@ -29,10 +29,9 @@ void mu_formed_say(const struct mu_formed *formed, char line[static MU_FORMED_LI
     else
         mu_words_add(&w, " (workers %" PRId64 "-%" PRId64 ")", first->rank, last);
     if (first->master_addr[0] != '\0') {
-        bool is_v6 = strchr(first->master_addr, ':') != NULL;
+        char endpoint[MU_ENDPOINT_MAX];
 
-        mu_words_add(&w, "; master %s%s%s:%u", is_v6 ? "[" : "", first->master_addr, is_v6 ? "]" : "",
-                     first->master_port);
+        mu_words_add(&w, "; master %s", mu_endpoint_format(first->master_addr, first->master_port, endpoint));
     }
     if (formed->regroup_ms >= 0)
         mu_words_add(&w, "; regrouped in %" PRId64 ".%03" PRId64 " s, restarts used: %" PRId64 " of %" PRId64,

@@ -25,7 +25,7 @@
 
 struct c10d {
     struct mu_dynamic dynamic;
-    char host[MU_HOST_MAX], endpoint[MU_HOST_ENDPOINT_MAX];
+    char host[MU_HOST_MAX], endpoint[MU_ENDPOINT_MAX];
     struct mu_host machine;
     uv_getaddrinfo_t resolver;
     bool resolving;
@@ -194,7 +194,7 @@ static int start_client(struct c10d *c, const char *endpoint, struct muster_erro
         .node = shell_of(c)->me.name.data,
         .lease_ms = c->engine.lease_ms,
         .job_lease_ms = c->engine.job_lease_ms,
-        .renew_ms = c->engine.fence_s * 1000 / 3, /* one or two of them may fail */
+        .renew_ms = mu_engine_renew_ms(c->engine.fence_s),
         .seed = c->dynamic.seed++,
     };
 
@@ -225,20 +225,14 @@ static int start_fold(struct c10d *c, const char *endpoint, struct muster_error 
 
 static void meet_in_engine(struct c10d *c)
 {
-    const char *host = mu_host_dial_name(&c->machine);
-    bool bare = strchr(host, ':') != NULL; /* an IPv6 address */
-    char endpoint[MU_HOST_ENDPOINT_MAX + 2], said[MU_HOST_ENDPOINT_MAX + 40];
+    char endpoint[MU_ENDPOINT_MAX];
     struct muster_error error;
 
-    (void)snprintf(endpoint, sizeof endpoint, "%s%s%s:%u", bare ? "[" : "", host, bare ? "]" : "",
-                   (unsigned)mu_host_port(&c->machine));
-    if (start_fold(c, endpoint, &error) < 0) {
+    if (start_fold(c, mu_host_dial_endpoint(&c->machine, endpoint), &error) < 0) {
         mu_dynamic_fail(&c->dynamic, &error);
         feed(c, (struct mu_host_event){ .type = MU_HOST_ON_UNUSABLE });
         return;
     }
-    (void)snprintf(said, sizeof said, "using muster's engine at %s", endpoint);
-    mu_handler_log(MUSTER_LOG_INFO, c->dynamic.config.run_id, said);
     mu_handler_loss_by_lease(&shell_of(c)->handler, c->engine.lease_ms / 1000, 0);
     shell_of(c)->ops = &engine_ops;
     shell_of(c)->part = c->fold.fold;

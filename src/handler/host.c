@@ -80,7 +80,7 @@ static int read_rule(const struct muster_rdzv_params *params, struct mu_host_con
 }
 
 int mu_host_from_params(const struct muster_rdzv_params *params, const struct mu_dynamic_config *dynamic,
-                        char host[static MU_HOST_MAX], char endpoint[static MU_HOST_ENDPOINT_MAX],
+                        char host[static MU_HOST_MAX], char endpoint[static MU_ENDPOINT_MAX],
                         struct mu_host_config *ret_config, struct muster_error *reterr)
 {
     int rc = check_store_type(params, reterr);
@@ -93,7 +93,7 @@ int mu_host_from_params(const struct muster_rdzv_params *params, const struct mu
         rc = read_engine(params, ret_config, reterr);
     if (rc < 0)
         return rc;
-    (void)snprintf(endpoint, MU_HOST_ENDPOINT_MAX, "%s:%u", host, (unsigned)ret_config->port);
+    (void)mu_endpoint_format(host, ret_config->port, endpoint);
     ret_config->patience_ms = mu_dynamic_find_ms(dynamic);
     ret_config->others = dynamic->settings.nodes_max > 1;
     ret_config->warn_loopback = ret_config->others && dynamic->bind.hosts == NULL && mu_bind_is_universal(host);
@@ -352,7 +352,11 @@ static void take_node(struct mu_host *h, struct mu_slice node)
 
 static void use(struct mu_host *h, bool engine, struct mu_host_effects *out)
 {
+    char endpoint[MU_ENDPOINT_MAX];
+
     set_state(h, MU_HOST_FOUND);
+    if (engine)
+        say(h, MUSTER_LOG_INFO, out, "using muster's engine at %s", mu_host_dial_endpoint(h, endpoint));
     add(out, MU_HOST_DO_USE)->engine = engine;
 }
 
@@ -446,6 +450,8 @@ static void go_without_answer(struct mu_host *h, const struct mu_host_event *eve
 
 static void asking(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
+    char endpoint[MU_ENDPOINT_MAX];
+
     if (event->type == MU_HOST_ON_NOT_ANSWERED) {
         go_without_answer(h, event, out);
         return;
@@ -460,8 +466,8 @@ static void asking(struct mu_host *h, const struct mu_host_event *event, struct 
         add(out, MU_HOST_DO_DISCONNECT);
         (void)mu_fail(&h->error, MUSTER_ERDZV_CONNECTION,
                       "this node has engine=off, and the job's other nodes have engine=on: they meet in the engine of "
-                      "the store at %s:%u",
-                      mu_host_dial_name(h), (unsigned)mu_host_port(h));
+                      "the store at %s",
+                      mu_host_dial_endpoint(h, endpoint));
         fail(h, out);
     } else {
         use(h, false, out);
@@ -470,6 +476,8 @@ static void asking(struct mu_host *h, const struct mu_host_event *event, struct 
 
 static void probing(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
+    char endpoint[MU_ENDPOINT_MAX];
+
     if (event->type == MU_HOST_ON_NOT_PROBED) {
         go_without_answer(h, event, out);
         return;
@@ -480,8 +488,8 @@ static void probing(struct mu_host *h, const struct mu_host_event *event, struct
         add(out, MU_HOST_DO_DISCONNECT); /* it speaks frames from here on, and the engine's client has its own */
     else
         say(h, MUSTER_LOG_INFO, out,
-            "meeting in a document: the store at %s:%u has no engine, or another node has begun with a document",
-            mu_host_dial_name(h), (unsigned)mu_host_port(h));
+            "meeting in a document: the store at %s has no engine, or another node has begun with a document",
+            mu_host_dial_endpoint(h, endpoint));
     use(h, event->in_engine, out);
 }
 
@@ -559,6 +567,11 @@ uint16_t mu_host_port(const struct mu_host *h)
 const char *mu_host_published(const struct mu_host *h)
 {
     return mu_host_hosts(h) ? h->hosted_by : NULL;
+}
+
+const char *mu_host_dial_endpoint(const struct mu_host *h, char text[static MU_ENDPOINT_MAX])
+{
+    return mu_endpoint_format(mu_host_dial_name(h), mu_host_port(h), text);
 }
 
 char *mu_host_document_key(const char *run_id)

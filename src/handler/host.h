@@ -135,7 +135,7 @@ struct mu_host_effect { /* borrows from the machine, until its next step */
 };
 
 #define MU_HOST_EFFECTS_MAX 5
-#define MU_HOST_SAYS_MAX 2 /* of them */
+#define MU_HOST_SAYS_MAX 3 /* of them */
 #define MU_HOST_SAY_MAX 1200
 
 struct mu_host_effects {
@@ -169,12 +169,10 @@ struct mu_host { /* by mu_host_init(); there is nothing to be freed */
     unsigned said_count; /* in this step */
 };
 
-#define MU_HOST_ENDPOINT_MAX (MU_HOST_MAX + 8)
-
 /* By the parameters of a c10d rendezvous: all of *ret_config but the name, which is put into `host`, and with the port
  * into `endpoint`. `dynamic`: what every dynamic rendezvous reads. */
 int mu_host_from_params(const struct muster_rdzv_params *params, const struct mu_dynamic_config *dynamic,
-                        char host[static MU_HOST_MAX], char endpoint[static MU_HOST_ENDPOINT_MAX],
+                        char host[static MU_HOST_MAX], char endpoint[static MU_ENDPOINT_MAX],
                         struct mu_host_config *ret_config, struct muster_error *reterr);
 /* `owned`: for each, it is this machine's. */
 struct mu_host_addresses mu_host_addresses(const union mu_addr *addrs, const bool *owned, unsigned count);
@@ -188,6 +186,7 @@ uint64_t mu_host_deadline_ms(const struct mu_host *h); /* when TIME is to be tol
 const char *mu_host_dial_name(const struct mu_host *h);
 const char *mu_host_workers_name(const struct mu_host *h);
 uint16_t mu_host_port(const struct mu_host *h);
+const char *mu_host_dial_endpoint(const struct mu_host *h, char text[static MU_ENDPOINT_MAX]); /* both */
 const char *mu_host_published(const struct mu_host *h); /* this node, as the host that it tells others of; NULL: no */
 
 /* The document's key in the store that we host, which the caller frees; NULL: no memory. */

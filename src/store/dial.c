@@ -16,8 +16,6 @@ MU_DEFINE_TEXTS(mu_dial_state_name, enum mu_dial_state, MU_DIAL_STATES)
 void mu_dial_init(struct mu_dial *dial, const char *host, uint16_t port, uint64_t now_ms, uint64_t timeout_ms,
                   uint64_t seed)
 {
-    bool v6 = strchr(host, ':') != NULL;
-
     *dial = (struct mu_dial){
         .state = MU_DIAL_RESOLVING,
         .rng = mu_rng_seeded(seed),
@@ -26,7 +24,7 @@ void mu_dial_init(struct mu_dial *dial, const char *host, uint16_t port, uint64_
         .delay_ms = MU_DIAL_DELAY_MS,
         .wake_ms = UINT64_MAX,
     };
-    (void)snprintf(dial->target, sizeof dial->target, v6 ? "[%s]:%u" : "%s:%u", host, (unsigned)port);
+    (void)mu_endpoint_format(host, port, dial->target);
 }
 
 static void emit(struct mu_dial_effects *out, enum mu_dial_effect_type type, size_t index)

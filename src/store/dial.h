@@ -81,7 +81,7 @@ struct mu_dial_note {
 
 struct mu_dial {
     enum mu_dial_state state;
-    char target[MU_HOST_MAX + 8]; /* as the user named it */
+    char target[MU_ENDPOINT_MAX]; /* as the user named it */
     struct mu_rng rng;
     uint64_t start_ms, deadline_ms, delay_ms;
     uint64_t wake_ms; /* when the current state wants MU_DIAL_TIME, the deadline aside */

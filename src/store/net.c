@@ -97,6 +97,14 @@ const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_T
     return text;
 }
 
+const char *mu_endpoint_format(const char *host, uint16_t port, char text[static MU_ENDPOINT_MAX])
+{
+    bool is_v6 = strchr(host, ':') != NULL;
+
+    (void)snprintf(text, MU_ENDPOINT_MAX, is_v6 ? "[%s]:%u" : "%s:%u", host, (unsigned)port);
+    return text;
+}
+
 /* "%eth0" for an address that is one only on that link, else "". */
 static void format_scope(const union mu_addr *addr, char text[static IF_NAMESIZE + 1])
 {

@@ -34,7 +34,12 @@ bool mu_addr_same_host(const union mu_addr *a,
 /* "192.0.2.1:80", "[2001:db8::1]:80"; an IPv4 address in IPv6 form is shown as IPv4. Returns `text`. */
 const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_TEXT_MAX]);
 
-/* The same without port and brackets, as mu_addr_parse() takes it: "fe80::1%eth0" where it belongs to one link. False:
+#define MU_ENDPOINT_MAX (MU_HOST_MAX + 8) /* "[host]:port" */
+
+/* A name or an address with its port: "node7:80", "[2001:db8::1]:80". Returns `text`. */
+const char *mu_endpoint_format(const char *host, uint16_t port, char text[static MU_ENDPOINT_MAX]);
+
+/* An address without port and brackets, as mu_addr_parse() takes it: "fe80::1%eth0" where it belongs to one link. False:
  * there is no room for it. */
 bool mu_addr_host(const union mu_addr *addr, char *text, size_t room);
 

@@ -441,6 +441,7 @@ static void a_host_that_is_killed_while_it_is_asked_may_be_replaced_by_us(void *
 
 /* ---- The engine ---- */
 
+#define USING(endpoint) "info (using muster's engine at " endpoint "), "
 #define IN_A_DOCUMENT                                                                                                  \
     "info (meeting in a document: the store at node7:29400 has no engine, or another node has begun with a document), "
 
@@ -449,7 +450,9 @@ static void with_the_engine_each_state_goes_on_as_it_should(void **state)
     static const struct {
         const char *before, *event, *then;
     } rows[] = {
-        { "start own", "bound", "info (hosting its store on port 29401 of 10.0.0.7), record, use engine -> found" },
+        { "start own", "bound",
+          "info (hosting its store on port 29401 of 10.0.0.7), record, " USING(
+              "127.0.0.1:29401") "use engine -> found" },
         { "start own", "taken", "connect endpoint 3000 -> connecting" },
         { "start own taken", "connected", "ask 60000 -> asking" },
         { "start foreign connected", "answered", "probe 60000 -> probing" },
@@ -457,7 +460,7 @@ static void with_the_engine_each_state_goes_on_as_it_should(void **state)
         { "start foreign connected", "lost", "disconnect -> pausing" },
         { "start foreign connected", "offered", "asking" },
         { "start foreign connected", "silent", "asking" },
-        { "start foreign connected answered", "offered", "disconnect, use engine -> found" },
+        { "start foreign connected answered", "offered", "disconnect, " USING("node7:29400") "use engine -> found" },
         { "start foreign connected answered", "without", IN_A_DOCUMENT "use -> found" },
         { "start foreign connected answered", "silent", "disconnect -> pausing" },
         { "start foreign connected answered", "babble", "disconnect, fail (nonsense) -> idle" },
@@ -481,13 +484,26 @@ static void with_the_engine_each_state_goes_on_as_it_should(void **state)
     }
 }
 
+static void an_address_with_colons_has_brackets_before_its_port(void **state)
+{
+    struct mu_host h = engine_host();
+    char endpoint[MU_ENDPOINT_MAX];
+
+    (void)state;
+    h.config.name = "fd00::7";
+    assert_string_equal(mu_host_dial_endpoint(&h, endpoint), "[fd00::7]:29400");
+    assert_string_equal(play(&h, "start-foreign connected answered offered", 0),
+                        "disconnect, " USING("[fd00::7]:29400") "use engine -> found");
+}
+
 static void a_probe_that_is_lost_is_made_again(void **state)
 {
     struct mu_host h = engine_host();
 
     (void)state;
     (void)play(&h, "start-foreign connected answered silent", 0);
-    assert_string_equal(play(&h, "time connected answered offered", 500), "disconnect, use engine -> found");
+    assert_string_equal(play(&h, "time connected answered offered", 500),
+                        "disconnect, " USING("node7:29400") "use engine -> found");
     assert_false(mu_host_hosts(&h));
     (void)play(&h, "unusable start-foreign connected answered", 1000);
     assert_string_equal(play(&h, "silent", 1000 + PATIENCE_MS), "disconnect, fail (reset) -> idle");
@@ -582,7 +598,7 @@ static void the_parameters_say_who_hosts_and_where(void **state)
                                              .request_timeout_ms = 5000 };
         struct muster_rdzv_params *params = NULL;
         struct mu_host_config config = { .port = 0 };
-        char host[MU_HOST_MAX], endpoint[MU_HOST_ENDPOINT_MAX], expected[MU_HOST_ENDPOINT_MAX];
+        char host[MU_HOST_MAX], endpoint[MU_ENDPOINT_MAX], expected[MU_ENDPOINT_MAX];
 
         dynamic.settings.nodes_max = rows[i].nodes_max;
         assert_int_equal(muster_rdzv_params_new("c10d", rows[i].endpoint, "job", 1, 2, NULL, &params, NULL), 0);
@@ -772,6 +788,7 @@ int main(void)
         cmocka_unit_test(a_store_that_goes_before_it_says_who_hosts_it_is_not_found),
         cmocka_unit_test(a_host_that_is_killed_while_it_is_asked_may_be_replaced_by_us),
         cmocka_unit_test(with_the_engine_each_state_goes_on_as_it_should),
+        cmocka_unit_test(an_address_with_colons_has_brackets_before_its_port),
         cmocka_unit_test(a_probe_that_is_lost_is_made_again),
         cmocka_unit_test(a_node_without_the_engine_is_told_that_the_others_have_it),
         cmocka_unit_test(silence_ends_with_the_time),
