@@ -39,8 +39,8 @@ const char *mu_addr_format(const union mu_addr *addr, char text[static MU_ADDR_T
 /* A name or an address with its port: "node7:80", "[2001:db8::1]:80". Returns `text`. */
 const char *mu_endpoint_format(const char *host, uint16_t port, char text[static MU_ENDPOINT_MAX]);
 
-/* An address without port and brackets, as mu_addr_parse() takes it: "fe80::1%eth0" where it belongs to one link. False:
- * there is no room for it. */
+/* An address without port and brackets, as mu_addr_parse() takes it: "fe80::1%eth0" where it belongs to one link.
+ * False: there is no room for it. */
 bool mu_addr_host(const union mu_addr *addr, char *text, size_t room);
 
 /* Numeric addresses only, a scope ("%eth0") included. */
