@@ -206,10 +206,12 @@ static int start_client(struct c10d *c, const char *endpoint, struct muster_erro
 static int start_fold(struct c10d *c, const char *endpoint, struct muster_error *reterr)
 {
     const uint64_t random[] = { mu_fresh_seed(), mu_fresh_seed() };
-    const struct mu_fold_config config =
+    struct mu_fold_config config =
         mu_engine_fold_config(&c->engine, &c->dynamic.config.settings, &shell_of(c)->me, random);
-    int rc = mu_fold_new(&config, &c->fold.fold, reterr);
+    int rc;
 
+    config.endpoint = c->endpoint;
+    rc = mu_fold_new(&config, &c->fold.fold, reterr);
     if (rc < 0)
         return rc;
     c->fold.shell = shell_of(c);

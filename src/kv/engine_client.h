@@ -10,7 +10,7 @@
  * of its scope.
  *
  * Unasked come CHANGED and STALE of a scope that was loaded, LEASE_LOST of a lease that was taken (and
- * RENEWED, where the client was made for that), and TROUBLE. */
+ * RENEWED, where the client was made for that), TROUBLE, and, where a node may host what is asked, MET. */
 #ifndef MU_KV_ENGINE_CLIENT_H
 #define MU_KV_ENGINE_CLIENT_H
 

@@ -142,7 +142,7 @@ void mu_es_be_ready(struct mu_engine_store *s)
     s->why.code = 0;
     if (s->in_trouble)
         mu_es_tell(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE }, NULL);
-    s->in_trouble = false;
+    s->in_trouble = s->told_refused = false;
 }
 
 /* ---- What is due ---- */
@@ -193,19 +193,21 @@ static void connect_if_due(struct mu_engine_store *s)
 
 static void judge_trouble(struct mu_engine_store *s)
 {
-    bool is_fine = s->state == MU_ENGINE_STORE_READY || !is_wanted(s) || s->in_trouble;
+    bool is_told = s->in_trouble && (s->told_refused || !s->is_refused);
+    bool is_fine = s->state == MU_ENGINE_STORE_READY || !is_wanted(s) || is_told;
     struct muster_error error;
 
     if (is_fine)
         s->trouble_at_ms = UINT64_MAX;
     else if (s->trouble_at_ms == UINT64_MAX)
-        s->trouble_at_ms = s->now_ms + MU_ENGINE_STORE_TROUBLE_MS;
+        s->trouble_at_ms = s->now_ms + (s->in_trouble ? 0 : MU_ENGINE_STORE_TROUBLE_MS);
     if (s->now_ms < s->trouble_at_ms)
         return;
     error = mu_es_timed_out(s);
     s->in_trouble = true;
+    s->told_refused = s->is_refused;
     s->trouble_at_ms = UINT64_MAX;
-    mu_es_tell(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE }, &error);
+    mu_es_tell(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .gone = s->is_refused }, &error);
 }
 
 static void settle(struct mu_engine_store *s)
@@ -262,6 +264,7 @@ void mu_engine_store_connected(struct mu_engine_store *s, const union mu_addr *p
 
     assert(s->state == MU_ENGINE_STORE_CONNECTING && s->wish == MU_ENGINE_STORE_NOTHING);
     s->now_ms = now_ms;
+    s->is_refused = false;
     s->address = *peer;
     if (strcmp(mu_addr_format(peer, text), s->endpoint) != 0)
         (void)snprintf(s->peer, sizeof s->peer, "%s (%s)", s->endpoint, text);
@@ -301,6 +304,13 @@ void mu_engine_store_disconnected(struct mu_engine_store *s, const struct muster
     else
         go_down(s);
     settle(s);
+}
+
+void mu_engine_store_refused(struct mu_engine_store *s, const struct muster_error *error, uint64_t now_ms)
+{
+    assert(s->state == MU_ENGINE_STORE_CONNECTING && error != NULL);
+    s->is_refused = true;
+    mu_engine_store_disconnected(s, error, now_ms);
 }
 
 void mu_engine_store_time(struct mu_engine_store *s, uint64_t now_ms)

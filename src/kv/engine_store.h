@@ -19,7 +19,8 @@
  * attaches the lease, and the answer names the last transaction that the engine has carried out. That one is answered
  * from there, later ones are sent again, and of earlier ones nobody knows: they have failed. All other requests are
  * sent again, until their time is up. If the lease is gone, as it is where another server answers, LEASE_LOST is
- * told, and transactions without an answer have failed. After TROUBLE_MS without an engine, TROUBLE is told.
+ * told, and transactions without an answer have failed. After TROUBLE_MS without an engine, TROUBLE is told, and once
+ * more if it turns out only later that nobody listens there. Each WELCOME is told as MET.
  *
  * **Refused for good.** A store without an engine, or one that refuses our HELLO, fails every request with `final`.
  *
@@ -83,6 +84,8 @@ void mu_engine_store_connected(struct mu_engine_store *store, const union mu_add
 void mu_engine_store_received(struct mu_engine_store *store, struct mu_slice bytes, uint64_t now_ms);
 /* It is gone (NULL: the other end closed it), or could not be made, which the error tells with the peer's name. */
 void mu_engine_store_disconnected(struct mu_engine_store *store, const struct muster_error *error, uint64_t now_ms);
+/* The same of one that could not be made because nobody listens there. */
+void mu_engine_store_refused(struct mu_engine_store *store, const struct muster_error *error, uint64_t now_ms);
 void mu_engine_store_time(struct mu_engine_store *store, uint64_t now_ms); /* at mu_engine_store_deadline_ms() */
 /* No more requests are made, and no event is told. It ends the lease if the engine can be told; over when ENDED. */
 void mu_engine_store_end(struct mu_engine_store *store, uint64_t now_ms);

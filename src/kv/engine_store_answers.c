@@ -30,6 +30,19 @@ static struct muster_error refusal(const struct mu_engine_store *s, const struct
     return error;
 }
 
+/* False: no memory. */
+static bool tell_met(struct mu_engine_store *s, struct mu_slice host)
+{
+    struct mu_fold_event event = { .type = MU_FOLD_ON_MET, .another = s->is_another };
+    struct mu_arena arena = { 0 };
+
+    event.host = mu_arena_join(&arena, host, mu_slice_str(""));
+    if (event.host.data == NULL)
+        return false;
+    mu_es_tell_with(s, event, NULL, &arena);
+    return true;
+}
+
 static int on_welcome(struct mu_engine_store *s, const struct mu_frame *frame, struct muster_error *reterr)
 {
     if (frame->id == 0 || frame->id != s->hello_id)
@@ -42,6 +55,8 @@ static int on_welcome(struct mu_engine_store *s, const struct mu_frame *frame, s
     s->epoch = frame->epoch;
     s->has_epoch = true;
     (void)snprintf(s->local, sizeof s->local, "%.*s", (int)frame->your_addr.len, frame->your_addr.data);
+    if (!tell_met(s, frame->node))
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for what the engine says");
     if (s->attach_id != 0)
         mu_es_become(s, MU_ENGINE_STORE_ATTACHING);
     else

@@ -94,6 +94,8 @@ struct mu_engine_store {
     struct muster_error why; /* there is no connection; code 0: it was not tried yet */
     uint64_t trouble_at_ms;  /* UINT64_MAX: not planned */
     bool in_trouble;         /* it was told */
+    bool is_refused;         /* nobody listens there */
+    bool told_refused;       /* ... and that was told */
     /* What is wanted of it. */
     struct lease lease;
     bool cautious;        /* the last grant was refused */

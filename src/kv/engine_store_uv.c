@@ -173,7 +173,10 @@ static bool send_bytes(struct engine *e)
 
 static void attempt_failed(struct engine *e, size_t index, int status)
 {
-    feed_dial(e, (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED, .index = index, .why = uv_strerror(status) });
+    feed_dial(e, (struct mu_dial_event){ .type = MU_DIAL_ATTEMPT_FAILED,
+                                         .index = index,
+                                         .why = uv_strerror(status),
+                                         .refused = status == UV_ECONNREFUSED || status == UV_ECONNRESET });
 }
 
 static void on_connected(uv_connect_t *req, int status)
@@ -293,7 +296,10 @@ static void perform(struct engine *e, const struct mu_dial_effect *effect)
         take_into_use(e, effect->index);
         break;
     case MU_DIAL_FAIL:
-        mu_engine_store_disconnected(e->store, &e->dial.error, uv_now(e->loop));
+        if (e->dial.refused)
+            mu_engine_store_refused(e->store, &e->dial.error, uv_now(e->loop));
+        else
+            mu_engine_store_disconnected(e->store, &e->dial.error, uv_now(e->loop));
         break;
     }
 }

@@ -154,6 +154,8 @@ static void drop_report(struct mu_fold *f)
 void mu_fold_become_idle(struct mu_fold *f)
 {
     out_of_world(f);
+    f->known.world.id = 0;
+    f->known.is_lost = false;
     drop_report(f);
     drop_lease(f, 0);
     f->lease_was_lost = false;
@@ -190,6 +192,7 @@ static void is_back(struct mu_fold *f)
     f->retry_ms = 0;
     f->retry_at_ms = 0;
     f->away = AWAY_NOT;
+    f->away_since_ms = f->refused_since_ms = UINT64_MAX;
     if (before == AWAY_NOT)
         return;
     f->was_away |= before == AWAY_SILENT;
@@ -218,6 +221,8 @@ static void is_away(struct mu_fold *f, bool refuses, const struct muster_error *
     enum away before = f->away;
 
     f->away = refuses ? AWAY_REFUSES : AWAY_SILENT;
+    if (!refuses && f->away_since_ms == UINT64_MAX)
+        f->away_since_ms = f->now_ms;
     if (error != NULL)
         f->why_away = *error;
     if (f->looking && !refuses) {
@@ -225,7 +230,7 @@ static void is_away(struct mu_fold *f, bool refuses, const struct muster_error *
         mu_fold_tell(f, MU_PART_TELL_LOOKED)->error = &f->why_away;
     }
     if (before == AWAY_NOT)
-        mu_fold_tell(f, MU_PART_TELL_BACKEND_DOWN)->error = &f->why_away;
+        mu_fold_tell_away(f);
 }
 
 /* ---- Events ---- */
@@ -270,6 +275,8 @@ static void leave(struct mu_fold *f)
     f->leave_by_ms = 0;
     drop_report(f);
     out_of_world(f);
+    f->known.world.id = 0;
+    f->known.is_lost = false;
     f->lease_was_lost = false;
     if (f->lease_take == 0) {
         f->phase = MU_FOLD_IDLE;
@@ -470,10 +477,17 @@ static void on_kept(struct mu_fold *f, const struct mu_fold_event *event)
 
 static void on_trouble(struct mu_fold *f, const struct mu_fold_event *event)
 {
-    if (event->error != NULL)
-        is_away(f, false, event->error);
-    else
+    bool is_new = event->gone && f->refused_since_ms == UINT64_MAX, was_away = f->away != AWAY_NOT;
+
+    if (event->error == NULL) {
         mu_fold_is_heard(f);
+        return;
+    }
+    if (is_new)
+        f->refused_since_ms = f->now_ms;
+    is_away(f, false, event->error);
+    if (is_new && was_away)
+        mu_fold_tell_away(f);
 }
 
 static void handle(struct mu_fold *f, const struct mu_fold_event *event)
@@ -514,6 +528,9 @@ static void handle(struct mu_fold *f, const struct mu_fold_event *event)
         break;
     case MU_FOLD_ON_LEASED:
         on_leased(f, event);
+        break;
+    case MU_FOLD_ON_MET:
+        mu_fold_on_met(f, event);
         break;
     case MU_FOLD_ON_RENEWED:
         mu_fold_renewed(f, event);
@@ -693,6 +710,7 @@ int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, 
     f->record.nodes_min = config->settings.nodes_min;
     f->record.nodes_max = config->settings.nodes_max;
     f->service = config->service != NULL ? config->service : "etcd";
+    f->endpoint = config->endpoint;
     f->id = config->id;
     f->lease_ms = config->lease_ms;
     f->job_lease_ms = config->job_lease_ms;
@@ -710,6 +728,7 @@ int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, 
     f->rank = -1;
     f->wake_ms = UINT64_MAX;
     f->crown_at_ms = f->call_since_ms = f->lead.put_back_at_ms = UINT64_MAX;
+    f->away_since_ms = f->refused_since_ms = UINT64_MAX;
     *ret_fold = f;
     return 0;
 }

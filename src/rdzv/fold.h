@@ -63,6 +63,13 @@
  * in it, and who was gone stays gone. No first round is made while a record says that there is one. A leader that finds
  * pages missing takes the document away, and puts it back in the same way.
  *
+ * **A store that a node hosts** goes with that node. The document says which member it is. Members tell that they have
+ * lost it when nobody listens there any more, or when nothing was heard for a lease's time, or when another store
+ * answers. Who joins waits for settings.store_lost_ms. What answers there next has nothing of the job. So each node
+ * whose store was replaced writes into its record which world it knows last, whether it is in it or not, and who
+ * hosted the store. The world is put back from that, without that member, and the next one follows: rounds and
+ * restarts are counted on. No first round is made while a record names a world.
+ *
  * **Fence.** A member that is cut off goes on with its workers, beside the node that has taken its place. With a fence
  * it tells REMOVED when its lease was not renewed for that time, joins nothing by itself, and enters no world.
  *
@@ -116,8 +123,9 @@ struct mu_fold_kv {
     X(LOADED, "loaded")         /* LOAD's answer: kvs, all keys of that scope; changes follow from there on */         \
     X(CHANGED, "changed")       /* scope, kvs, in order */                                                             \
     X(STALE, "stale")           /* scope: changes were missed; none come before it is loaded again */                  \
-    X(TROUBLE, "trouble")       /* etcd cannot be heard: error; or can again: NULL */                                  \
+    X(TROUBLE, "trouble")       /* etcd cannot be heard: error, gone; or can again: NULL. Again when it is gone */     \
     X(LEASED, "leased")         /* TAKE_LEASE's answer: lease, sent_ms */                                              \
+    X(MET, "met")               /* the store that holds the keys: host, another */                                     \
     X(RENEWED, "renewed")       /* it was kept alive: id: of TAKE_LEASE, sent_ms. Only if somebody wants it */         \
     X(LEASE_LOST, "lease lost") /* ... or it was lost, now or later: error */                                          \
     X(DROPPED, "dropped")       /* DROP_LEASE's answer, whatever came of it */                                         \
@@ -148,9 +156,12 @@ struct mu_fold_event { /* borrows what it points to */
     bool held;
     int64_t revision; /* WROTE: of what was put */
     const struct muster_error *error;
-    bool final;      /* REQUEST_FAILED, LEASE_LOST: trying again does not help (refused, not allowed, ...) */
-    bool refused;    /* REQUEST_FAILED, LEASE_LOST: the other side has answered that it does not do it */
-    bool lease_gone; /* REQUEST_FAILED: etcd has answered that it has no such lease; nothing was done */
+    bool gone;            /* TROUBLE: nobody listens there */
+    struct mu_slice host; /* MET: the node whose agent hosts it, as mu_node_text() writes it; empty: no node does */
+    bool another;         /* MET: it has nothing of what was there when it was met last */
+    bool final;           /* REQUEST_FAILED, LEASE_LOST: trying again does not help (refused, not allowed, ...) */
+    bool refused;         /* REQUEST_FAILED, LEASE_LOST: the other side has answered that it does not do it */
+    bool lease_gone;      /* REQUEST_FAILED: etcd has answered that it has no such lease; nothing was done */
 };
 
 /* ---- Effects ---- */
@@ -230,9 +241,10 @@ struct mu_fold_effects {
 
 struct mu_fold_config { /* copied */
     struct mu_rdzv_settings
-        settings;        /* nodes_min to close_ms and lost_node_wait_ms; heartbeats are the lease's business */
-    const char *service; /* what holds the keys, for people: a constant; NULL: "etcd" */
-    const char *name;    /* at most MU_FOLD_NAME_MAX bytes */
+        settings;         /* nodes_min to close_ms and lost_node_wait_ms; heartbeats are the lease's business */
+    const char *service;  /* what holds the keys, for people: a constant; NULL: "etcd" */
+    const char *endpoint; /* where that is, if a node may host it, for people; NULL: no node does. Borrowed */
+    const char *name;     /* at most MU_FOLD_NAME_MAX bytes */
     int64_t pid, local_id;
     uint64_t id; /* random, not 0 */
     uint64_t lease_ms, job_lease_ms;

@@ -84,6 +84,22 @@ static json_t *append(json_t *array, json_t *item)
     return NULL;
 }
 
+/* The same, of an object. */
+static json_t *with(json_t *object, const char *key, json_t *item)
+{
+    if (json_object_set_new(object, key, item) == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *with_host(json_t *object, const struct mu_fold_host *host)
+{
+    if (host->name[0] == '\0')
+        return object;
+    return with(object, "host", json_pack("[I,s]", (json_int_t)host->rank, host->name));
+}
+
 static json_t *end_json(const struct mu_fold_end *end)
 {
     if (end->kind == MU_FOLD_END_NONE)
@@ -94,16 +110,16 @@ static json_t *end_json(const struct mu_fold_end *end)
 
 int mu_fold_record_write(const struct mu_fold_record *record, struct mu_buf *out)
 {
-    return dump(
-        json_pack("{s:i,s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:o,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:o}", "v", MU_FOLD_VERSION,
-                  "name", record->name, "pid", (json_int_t)record->pid, "local_id", (json_int_t)record->local_id, "min",
-                  (json_int_t)record->nodes_min, "max", (json_int_t)record->nodes_max, "seq", (json_int_t)record->seq,
-                  "want", record->joining ? "join" : "stay", "world", id_json(record->world), "round",
-                  (json_int_t)record->round, "rank", (json_int_t)record->rank, "nodes", (json_int_t)record->nodes,
-                  "count", (json_int_t)record->count, "world_size", (json_int_t)record->world_size, "role",
-                  record->role, "size", (json_int_t)record->size, "max_restarts", (json_int_t)record->max_restarts,
-                  "window_s", (json_int_t)record->window_s, "end", end_json(&record->end)),
-        out);
+    json_t *json = json_pack(
+        "{s:i,s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:o,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:o}", "v", MU_FOLD_VERSION, "name",
+        record->name, "pid", (json_int_t)record->pid, "local_id", (json_int_t)record->local_id, "min",
+        (json_int_t)record->nodes_min, "max", (json_int_t)record->nodes_max, "seq", (json_int_t)record->seq, "want",
+        record->joining ? "join" : "stay", "world", id_json(record->world), "round", (json_int_t)record->round, "rank",
+        (json_int_t)record->rank, "nodes", (json_int_t)record->nodes, "count", (json_int_t)record->count, "world_size",
+        (json_int_t)record->world_size, "role", record->role, "size", (json_int_t)record->size, "max_restarts",
+        (json_int_t)record->max_restarts, "window_s", (json_int_t)record->window_s, "end", end_json(&record->end));
+
+    return dump(with_host(json, &record->host), out);
 }
 
 static int write_world(const struct mu_fold_world *world, struct mu_buf *out)
@@ -119,12 +135,9 @@ static int write_world(const struct mu_fold_world *world, struct mu_buf *out)
                      "crashes", (json_int_t)world->crashes, "hold_ms", (json_int_t)world->hold_ms, "one_host",
                      (int)world->one_host, "first", world->first, (json_int_t)world->first_pid,
                      (json_int_t)world->first_local_id, "why", world->why);
-    if (json != NULL && world->rest_ms > 0 &&
-        json_object_set_new(json, "rest_ms", json_integer((json_int_t)world->rest_ms)) < 0) {
-        json_decref(json);
-        json = NULL;
-    }
-    return dump(json, out);
+    if (world->rest_ms > 0)
+        json = with(json, "rest_ms", json_integer((json_int_t)world->rest_ms));
+    return dump(with_host(json, &world->host), out);
 }
 
 /* False: nothing is left of it. */
@@ -198,11 +211,8 @@ static int write_news(const struct mu_fold_news *news, struct mu_buf *out)
                      (json_int_t)news->apart, "newcomers", (json_int_t)news->newcomers, "who", news->who, "held",
                      news->held, (json_int_t)news->held_ms, "pause_ms", (json_int_t)news->pause_ms, "last_call_ms",
                      (json_int_t)news->last_call_ms, "grace", (int)news->grace);
-    if (json != NULL && news->done_count > 0 &&
-        json_object_set_new(json, "done", spans_json(news->done, news->done_count)) < 0) {
-        json_decref(json);
-        json = NULL;
-    }
+    if (news->done_count > 0)
+        json = with(json, "done", spans_json(news->done, news->done_count));
     return dump(json, out);
 }
 
@@ -390,6 +400,16 @@ static void read_end(struct reader *r, struct mu_fold_end *end)
         (void)mu_words_plain(mu_slice_str(text), end->text, sizeof end->text);
 }
 
+/* Optional. */
+static void read_host(struct reader *r, int64_t nodes, struct mu_fold_host *host)
+{
+    const json_t *json = json_object_get(r->json, "host");
+
+    if (json != NULL && (!get_int(json_array_get(json, 0), 0, nodes - 1, &host->rank) ||
+                         !get_text(json_array_get(json, 1), host->name, sizeof host->name)))
+        wrong(r, "host");
+}
+
 int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record, struct muster_error *reterr)
 {
     struct mu_fold_record record = { .pid = 0 };
@@ -415,14 +435,15 @@ int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record
         wrong(&r, "want");
     if (r.rc == 0) {
         record.joining = strcmp(want, "join") == 0;
-        if (!record.joining) {
+        if (!record.joining || json_integer_value(json_object_get(r.json, "nodes")) != 0) {
             if (record.world == 0)
                 wrong(&r, "world");
             read_int(&r, "round", 0, MU_DOC_ROUND_MAX, &record.round);
             read_int(&r, "nodes", 1, MU_FOLD_MEMBERS_MAX, &record.nodes);
-            read_int(&r, "rank", 0, record.nodes - 1, &record.rank);
+            read_int(&r, "rank", record.joining ? -1 : 0, record.nodes - 1, &record.rank);
             read_int(&r, "count", 0, MU_FOLD_COUNT_MAX, &record.count);
             read_int(&r, "world_size", 1, MU_FOLD_WORKERS_MAX, &record.world_size);
+            read_host(&r, record.nodes, &record.host);
         }
     }
     if (r.rc == 0)
@@ -465,6 +486,7 @@ int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, s
     if (json_object_get(r.json, "rest_ms") != NULL)
         read_int(&r, "rest_ms", 0, 999, &world.rest_ms);
     read_short(&r, "why", world.why, sizeof world.why);
+    read_host(&r, world.nodes, &world.host);
     if (name == NULL || strlen(name) >= sizeof world.first ||
         !get_int(json_array_get(first, 1), 0, INT64_MAX, &world.first_pid) ||
         !get_int(json_array_get(first, 2), 0, INT64_MAX, &world.first_local_id))

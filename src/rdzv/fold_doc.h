@@ -70,6 +70,12 @@ struct mu_fold_end {
     char text[MU_FOLD_CAUSE_MAX];
 };
 
+/* The member of a world whose agent hosts the store where the job meets. */
+struct mu_fold_host {
+    int64_t rank;
+    char name[MU_FOLD_SHOWN_MAX]; /* "": no member does */
+};
+
 struct mu_fold_record {
     char name[MU_FOLD_NAME_MAX + 1];
     int64_t pid, local_id;
@@ -77,8 +83,10 @@ struct mu_fold_record {
     uint64_t seq;   /* of what one node has written: the highest counts */
     bool joining;   /* into the next round; else it stays in `world` */
     uint64_t world; /* joining: the one that it has left last, and is in no more; 0: none */
-    /* Of the world that it stays in: who leads may have to write it again. Joining: of no meaning. */
+    /* Of the world that it stays in: who leads may have to write it again. Joining: of `world`, if that was lost with
+     * its store, and then rank -1 says that this node was not in it; else nodes is 0. */
     int64_t round, rank, nodes, count, world_size;
+    struct mu_fold_host host; /* joining, or staying though the store was lost: who hosted it. Optional on the wire */
     /* Of its workers. */
     char role[MU_FOLD_ROLE_MAX + 1];
     int64_t size;                   /* how many */
@@ -93,6 +101,7 @@ struct mu_fold_world {
     bool one_host;                 /* all members have the same name */
     char first[MU_FOLD_SHOWN_MAX]; /* who has rank 0; "": not known */
     int64_t first_pid, first_local_id;
+    struct mu_fold_host host;    /* optional on the wire */
     int64_t size;                /* workers, of all nodes */
     int64_t count, max_restarts; /* restarts so far, and how many there may be: as the first world says */
     char why[MU_FOLD_WHY_MAX];   /* the last round ended; "": this is the first */

@@ -78,6 +78,8 @@ static void enter_world(struct mu_fold *f)
         .why = f->world.why[0] != '\0' ? f->world.why : NULL,
     };
     f->record.end = (struct mu_fold_end){ .kind = MU_FOLD_END_NONE };
+    mu_fold_note_known(f);
+    f->known.rank = f->rank;
     f->told_over = false;
     f->told_gone = 0;
     f->phase = MU_FOLD_MEMBER;
@@ -128,6 +130,8 @@ static void observe_joining(struct mu_fold *f)
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }
+    if (mu_fold_has(f, JOB_DOC) && f->doc.id != f->known.world.id)
+        mu_fold_note_known(f);
     mu_fold_seat_observe(f);
     if (f->seat.state == SEAT_FOUND && !mu_fold_was_left(f, f->doc.id) && !mu_fold_is_fenced(f)) {
         if (!mu_fold_has_news(f) || !mu_fold_news_gone(&f->news, f->seat.found.rank)) {
@@ -157,6 +161,10 @@ static void observe_deadline(struct mu_fold *f)
         f->error.code = MUSTER_ERDZV_CONNECTION;
         (void)mu_wrap(&f->error, f->error.code, "%s could not be used within %" PRIu64 " s", f->service,
                       f->first_ms / 1000);
+        mu_fold_tell_failed(f, MU_PART_ON_JOIN);
+        return;
+    }
+    if (mu_fold_is_store_lost(f)) {
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }
@@ -234,6 +242,7 @@ void mu_fold_observe(struct mu_fold *f)
     }
     if (f->phase == MU_FOLD_MEMBER && f->record.end.kind != MU_FOLD_END_DONE && mu_fold_is_fenced(f))
         tell_removed(f, f->fence_text);
+    mu_fold_observe_host(f);
     if (f->job.loaded) {
         if (f->phase == MU_FOLD_JOINING)
             observe_joining(f);

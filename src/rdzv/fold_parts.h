@@ -1,14 +1,16 @@
 /* What the files of the etcd-v3 rendezvous share; nobody else includes it. See fold.h.
- *   fold.c          events, and what becomes of requests
- *   fold_view.c     what is below job/
- *   fold_crowd.c    who else waits, for messages
- *   fold_observe.c  what the state means for this node, and what its owner is told
- *   fold_seat.c     whether a world has a seat for us, and who else is in it
- *   fold_write.c    requests, and what a node writes for itself
- *   leader.c        only while this node leads: records in; what is to be made of them
- *   leader_pages.c  only while this node leads: what it reads when it begins to lead
- *   leader_stays.c  only while this node leads: who comes and goes
- *   leader_write.c  only while this node leads: worlds and news out */
+ *   fold.c            events, and what becomes of requests
+ *   fold_view.c       what is below job/
+ *   fold_crowd.c      who else waits, for messages
+ *   fold_host.c       the node that hosts the store
+ *   fold_observe.c    what the state means for this node, and what its owner is told
+ *   fold_seat.c       whether a world has a seat for us, and who else is in it
+ *   fold_write.c      requests, and what a node writes for itself
+ *   leader.c          only while this node leads: records in; what is to be made of them
+ *   leader_holders.c  only while this node leads: worlds that were lost, as records tell of them
+ *   leader_pages.c    only while this node leads: what it reads when it begins to lead
+ *   leader_stays.c    only while this node leads: who comes and goes
+ *   leader_write.c    only while this node leads: worlds and news out */
 #ifndef MU_RDZV_FOLD_PARTS_H
 #define MU_RDZV_FOLD_PARTS_H
 
@@ -71,6 +73,22 @@ enum away {
     AWAY_REFUSES, /* it answers, and refuses what has to be done: it has no space, for example */
 };
 
+/* Whose process holds the keys. */
+struct host {
+    enum { HOST_OUTSIDE, HOST_NODE, HOST_SELF } kind; /* none of the job's, or not known yet; another node's; ours */
+    char name[MU_FOLD_NAME_MAX + 1];
+    int64_t pid, local_id;
+};
+
+/* The newest world that we know of; id 0: none. */
+struct known {
+    struct mu_fold_world world;
+    int64_t rank; /* that we have, or had, in it; -1: none */
+    bool is_lost; /* another store answers where that was which it was written to */
+};
+
+#define MU_FOLD_HOST_REPLACED "the store that it hosted is gone"
+
 /* Our record in etcd, as it was last written. */
 enum record_state { RECORD_MISSING, RECORD_JOINS, RECORD_STAYS };
 enum { OPS_MAX = 3 }; /* of a write that is no world */
@@ -96,6 +114,7 @@ struct said {
 struct fate {
     enum gone gone;
     bool done;
+    bool hosted;               /* it hosted the store, and went with it */
     enum mu_fold_end_kind end; /* as it says */
     uint64_t gone_ms;          /* GONE, MISSING, or it has said goodbye: when that was noticed */
     enum mu_fold_how how;      /* its record went */
@@ -128,8 +147,9 @@ struct lead {
     struct ids killed;         /* nodes whose keeper says that their agent was */
     uint64_t stale[STALE_MAX]; /* worlds whose seats and pages are to be taken away */
     size_t stale_count;
-    uint64_t put_back_at_ms; /* a world that only records know is put back then at the latest; UINT64_MAX: none */
-    uint64_t fold_at_ms;     /* not before this */
+    struct mu_fold_host hosted; /* of the member that went with its store: `fates` */
+    uint64_t put_back_at_ms;    /* a world that only records know is put back then at the latest; UINT64_MAX: none */
+    uint64_t fold_at_ms;        /* not before this */
     /* The world that is being written, one batch after the other. */
     struct mu_fold_world next;           /* id 0: none is */
     struct mu_fold_members next_members; /* id 0 in a member: its seat is not written */
@@ -180,9 +200,15 @@ struct mu_fold {
     bool lease_was_lost;
     uint64_t fence_ms, renewed_ms; /* when what renewed our lease last was sent */
     char fence_text[64];
-    enum away away;              /* etcd */
-    bool was_away;               /* ... SILENT, since job/ was read */
-    enum record_state record_is; /* under this lease; if there is one, it names this world: */
+    enum away away;            /* etcd */
+    uint64_t away_since_ms;    /* SILENT; UINT64_MAX: it is not */
+    uint64_t refused_since_ms; /* ... and nobody listens there */
+    struct host host;
+    const char *endpoint; /* where it listens, for people; NULL: not known */
+    struct known known;
+    char host_text[MU_FOLD_SHOWN_MAX + 64]; /* how it was lost */
+    bool was_away;                          /* ... SILENT, since job/ was read */
+    enum record_state record_is;            /* under this lease; if there is one, it names this world: */
     uint64_t written_world;
     int64_t record_mod; /* its revision */
     bool checks_record; /* it is time to look whether somebody has overwritten it */
@@ -254,6 +280,15 @@ void mu_fold_is_obeyed(struct mu_fold *f);
 void mu_fold_distrust(struct view *view);
 void mu_fold_become_idle(struct mu_fold *f);
 
+/* fold_host.c */
+bool mu_fold_is_host(const struct mu_fold *f, const struct mu_fold_record *record); /* that node hosts the store */
+void mu_fold_on_met(struct mu_fold *f, const struct mu_fold_event *event);
+bool mu_fold_has_lost_host(struct mu_fold *f); /* a member of our world hosted the store, and is lost */
+void mu_fold_observe_host(struct mu_fold *f);
+void mu_fold_note_known(struct mu_fold *f);    /* the document's world */
+bool mu_fold_is_store_lost(struct mu_fold *f); /* our join fails because of that: f->error */
+void mu_fold_tell_away(struct mu_fold *f);
+
 /* fold_view.c */
 extern const char *const mu_fold_key_names[JOB_KEYS];
 bool mu_fold_has(const struct mu_fold *f, enum job_key key); /* and it is ours */
@@ -307,14 +342,21 @@ bool mu_leader_apply(struct mu_fold *f, const struct mu_fold_kv *kv);
 bool mu_leader_put_back(struct mu_fold *f);
 const struct entry *mu_leader_newest(const struct mu_fold *f, size_t at, size_t *ret_next);
 void mu_leader_end_put_back(struct mu_fold *f, bool lease_gone);
+void mu_leader_name_member(const struct mu_fold_members *members, const struct mu_node *node,
+                           char text[static MU_FOLD_SHOWN_MAX]);
 void mu_leader_hear_end(struct mu_fold *f, size_t rank, const struct entry *entry);
-bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record);
-bool mu_leader_hold_the_same(const struct mu_fold_record *a, const struct mu_fold_record *b);
 const struct entry *mu_leader_find_node(const struct mu_fold *f, uint64_t id);
 bool mu_leader_is_lost(const struct fate *fate);
 void mu_leader_fold(struct mu_fold *f);
 void mu_leader_drive(struct mu_fold *f);
 void mu_leader_done(struct mu_fold *f);
+
+/* leader_holders.c */
+bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record);
+bool mu_leader_hold_the_same(const struct mu_fold_record *a, const struct mu_fold_record *b);
+void mu_leader_hear_holders(struct mu_fold *f);
+void mu_leader_hear_of_host(struct mu_fold *f);
+void mu_leader_put_world_back(struct mu_fold *f);
 
 /* leader_pages.c */
 void mu_leader_forget_members(struct lead *l);

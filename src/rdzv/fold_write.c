@@ -54,6 +54,12 @@ bool mu_fold_is_encoded(struct mu_fold *f, int rc)
     return false;
 }
 
+/* That a node which joins names: it has left it, or knows that it is lost. */
+static uint64_t known_world(const struct mu_fold *f)
+{
+    return f->known.is_lost ? f->known.world.id : f->left_world;
+}
+
 static bool wants_record(const struct mu_fold *f)
 {
     if (!mu_fold_is_present(f) || f->lease == 0)
@@ -67,7 +73,7 @@ static bool wants_record(const struct mu_fold *f)
         MU_FOLD_MEMBER) /* whoever leads shall know that there is a world to be put back, and who is in it */
         return f->job.loaded && f->record_is == RECORD_JOINS &&
                (!mu_fold_has(f, JOB_DOC) || (mu_fold_has_news(f) && f->news.grace));
-    return f->record_is != RECORD_JOINS || f->written_world != f->left_world;
+    return f->record_is != RECORD_JOINS || f->written_world != known_world(f);
 }
 
 static void put_else(struct mu_fold *f, struct mu_fold_op op)
@@ -125,6 +131,23 @@ static bool is_stranger(const struct mu_fold *f)
     return mu_fold_has(f, JOB_DOC) && f->doc.id != f->world.id && f->doc.id != f->last_world;
 }
 
+/* Of a world that was lost with its store, also who is not in it tells what it knows. */
+static void describe_world(struct mu_fold *f)
+{
+    const struct mu_fold_world *world = f->known.is_lost ? &f->known.world : &f->world;
+    struct mu_fold_record *record = &f->record;
+    bool is_free = record->joining && !f->known.is_lost;
+
+    record->round = world->round;
+    record->rank = f->known.is_lost ? f->known.rank : f->rank;
+    record->nodes = world->nodes;
+    record->count = world->count;
+    record->world_size = world->size;
+    record->host = f->known.is_lost ? world->host : (struct mu_fold_host){ .rank = 0 };
+    record->max_restarts = is_free ? f->max_restarts : world->max_restarts;
+    record->window_s = is_free ? f->window_s : world->window_s;
+}
+
 /* The record, and with it the leader's place if that is empty. Each of the two ways puts the record. */
 void mu_fold_write_record(struct mu_fold *f)
 {
@@ -136,14 +159,8 @@ void mu_fold_write_record(struct mu_fold *f)
         return; /* it is being taken */
     f->record.seq++;
     f->record.joining = f->phase == MU_FOLD_JOINING;
-    f->record.world = f->record.joining ? f->left_world : f->world.id;
-    f->record.round = f->world.round;
-    f->record.rank = f->rank;
-    f->record.nodes = f->world.nodes;
-    f->record.count = f->world.count;
-    f->record.world_size = f->world.size;
-    f->record.max_restarts = f->record.joining ? f->max_restarts : f->world.max_restarts;
-    f->record.window_s = f->record.joining ? f->window_s : f->world.window_s;
+    f->record.world = f->record.joining ? known_world(f) : f->world.id;
+    describe_world(f);
     rc = mu_fold_record_write(&f->record, &f->value);
     if (rc == 0)
         rc = mu_fold_mark_write(f->id, &f->mark);

@@ -267,43 +267,7 @@ const struct entry *mu_leader_find_node(const struct mu_fold *f, uint64_t id)
     return at < f->lead.entries_count && f->lead.entries[at]->id == id ? mu_leader_newest(f, at, &next) : NULL;
 }
 
-/* It stays in a world, and says of it what we know: not another round, nor another count of nodes. */
-bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record)
-{
-    const struct mu_fold_world *known = record->world == f->world.id ? &f->world : &f->doc;
-
-    assert(record->joining || record->world != 0);
-    if (record->joining || (record->world == known->id && mu_fold_contradicts(record->round, record->nodes, known)))
-        return false;
-    return record->world != f->lead.members.world || record->nodes == (int64_t)f->lead.members.count;
-}
-
 /* ---- Who is in the document's world ---- */
-
-/* Members whose world was put back say themselves which rank they have. */
-static void hear_holders(struct mu_fold *f)
-{
-    struct lead *l = &f->lead;
-    bool more = false;
-
-    if (!mu_fold_has(f, JOB_DOC))
-        return;
-    for (size_t at = 0; at < l->entries_count && !mu_fold_members_all_known(&l->members);) {
-        const struct entry *entry = mu_leader_newest(f, at, &at);
-        const struct mu_fold_record *record = &entry->record;
-        const struct mu_fold_member member = { entry->id,
-                                               { mu_slice_str(record->name), record->pid, record->local_id } };
-
-        if (!mu_leader_is_holder(f, record) || record->world != f->doc.id)
-            continue;
-        assert(record->rank < (int64_t)l->members.count);
-        if (l->members.items[record->rank].id != 0 || mu_fold_members_rank(&l->members, entry->id) >= 0)
-            continue;
-        more |= mu_fold_members_set(&l->members, (size_t)record->rank, &member) == 0;
-    }
-    if (more)
-        (void)mu_fold_members_sort(&l->members);
-}
 
 /* Of those who say the same the first counts. */
 static void hear_said(struct said *said, const struct mu_fold_end *end, size_t rank, uint64_t now_ms)
@@ -400,8 +364,8 @@ static void judge_members(struct mu_fold *f, struct folded *folded)
 }
 
 /* The host; with the pid, where another member is on the same one. */
-static void name_member(const struct mu_fold_members *members, const struct mu_node *node,
-                        char text[static MU_FOLD_SHOWN_MAX])
+void mu_leader_name_member(const struct mu_fold_members *members, const struct mu_node *node,
+                           char text[static MU_FOLD_SHOWN_MAX])
 {
     char pid[32] = "";
     size_t same = 0;
@@ -422,6 +386,8 @@ static const char *how_lost(const struct mu_fold *f, size_t rank)
 {
     const struct fate *fate = &f->lead.fates[rank];
 
+    if (fate->hosted)
+        return MU_FOLD_HOST_REPLACED;
     if (f->lead.members.items[rank].id == 0)
         return NULL;
     if (fate->end == MU_FOLD_END_LOST)
@@ -465,7 +431,9 @@ static void attribute_loss(const struct mu_fold *f, struct mu_attribution *why)
         if (!mu_leader_is_lost(&l->fates[i]) || !is_cause(f, &l->fates[i], failed))
             continue;
         if (why->lost < MU_ATTRIBUTION_NAMED && member->id != 0)
-            name_member(&l->members, &member->node, why->lost_names[why->lost]);
+            mu_leader_name_member(&l->members, &member->node, why->lost_names[why->lost]);
+        else if (why->lost < MU_ATTRIBUTION_NAMED && l->fates[i].hosted)
+            (void)snprintf(why->lost_names[why->lost], sizeof why->lost_names[0], "%s", l->hosted.name);
         one_way &= how != NULL && (why->lost == 0 || (why->how != NULL && strcmp(why->how, how) == 0));
         why->how = how;
         why->lost++;
@@ -508,11 +476,11 @@ static void attribute(const struct mu_fold *f, struct folded *folded)
     why->failed = mu_fold_has(f, JOB_DOC) && failed->end.kind != MU_FOLD_END_NONE;
     if (why->failed) {
         why->failed_rank = failed->end.rank;
-        name_member(&l->members, &l->members.items[failed->rank].node, why->failed_node);
+        mu_leader_name_member(&l->members, &l->members.items[failed->rank].node, why->failed_node);
         (void)snprintf(why->failed_text, sizeof why->failed_text, "%s", failed->end.text);
     }
     if (why->first == MU_ATTRIBUTION_LEFT) {
-        name_member(&l->members, &l->members.items[left->rank].node, why->left_node);
+        mu_leader_name_member(&l->members, &l->members.items[left->rank].node, why->left_node);
         (void)snprintf(why->left_text, sizeof why->left_text, "%s", left->end.text);
     }
 }
@@ -526,7 +494,7 @@ static void name_newcomers(const struct mu_fold *f, struct folded *folded)
         const struct mu_node node = { mu_slice_str(record->name), record->pid, record->local_id };
 
         if (folded->candidates[i].place == INT64_MAX && why->newcomers++ == 0)
-            name_member(&f->lead.members, &node, why->newcomer);
+            mu_leader_name_member(&f->lead.members, &node, why->newcomer);
     }
 }
 
@@ -688,62 +656,6 @@ static bool is_complete(struct mu_fold *f, struct folded *folded)
     return mu_fold_is_due(f, f->call_since_ms + f->settings.last_call_ms);
 }
 
-/* ---- A world that only records know ---- */
-
-static bool is_better(const struct mu_fold_record *record, size_t holders, const struct mu_fold_record *best,
-                      size_t best_holders)
-{
-    if (best == NULL || record->round != best->round)
-        return best == NULL || record->round > best->round;
-    return holders > best_holders;
-}
-
-/* Two that contradict each other hold two worlds, whatever they call them. */
-bool mu_leader_hold_the_same(const struct mu_fold_record *a, const struct mu_fold_record *b)
-{
-    return a->world == b->world && a->round == b->round && a->nodes == b->nodes;
-}
-
-static size_t count_holders(const struct mu_fold *f, const struct mu_fold_record *holder)
-{
-    size_t holders = 0;
-
-    for (size_t at = 0; at < f->lead.entries_count;) {
-        const struct mu_fold_record *record = &mu_leader_newest(f, at, &at)->record;
-
-        holders += mu_leader_is_holder(f, record) && mu_leader_hold_the_same(record, holder);
-    }
-    return holders;
-}
-
-/* Etcd has lost the document, or somebody has overwritten it. It is put back as soon as more than half of its members
- * say that they are in it, or after a lease's time: others may be in a newer one. */
-static void put_world_back(struct mu_fold *f)
-{
-    struct lead *l = &f->lead;
-    const struct mu_fold_record *best = NULL;
-    size_t best_holders = 0;
-
-    for (size_t at = 0; at < l->entries_count;) {
-        const struct mu_fold_record *record = &mu_leader_newest(f, at, &at)->record;
-        size_t holders;
-
-        if (!mu_leader_is_holder(f, record) || (best != NULL && mu_leader_hold_the_same(record, best)))
-            continue;
-        holders = count_holders(f, record);
-        if (is_better(record, holders, best, best_holders)) {
-            best = record;
-            best_holders = holders;
-        }
-    }
-    if (best == NULL)
-        return;
-    if (l->put_back_at_ms == UINT64_MAX)
-        l->put_back_at_ms = f->now_ms + f->lease_ms;
-    if ((int64_t)best_holders * 2 > best->nodes || mu_fold_is_due(f, l->put_back_at_ms))
-        mu_leader_begin_put_back(f, best);
-}
-
 /* ---- The end of the job ---- */
 
 /* All are done; or there is no restart left for a failure, and nobody is in the round any more: by then its cause is
@@ -775,7 +687,8 @@ static void fold_records(struct mu_fold *f, struct folded *folded)
 
     assert(!mu_fold_has(f, JOB_DOC) ||
            (l->members.world == f->doc.id && (int64_t)l->members.count == f->doc.nodes && !l->pages_broken));
-    hear_holders(f);
+    mu_leader_hear_holders(f);
+    mu_leader_hear_of_host(f);
     judge_members(f, folded);
     find_candidates(f, folded);
     attribute(f, folded);
@@ -785,7 +698,7 @@ static void fold_records(struct mu_fold *f, struct folded *folded)
     if (ends_job(f, folded))
         return;
     if (!mu_fold_has(f, JOB_DOC) && folded->holders > 0)
-        put_world_back(f);
+        mu_leader_put_world_back(f);
     else
         l->put_back_at_ms = UINT64_MAX;
     if (l->next.id == 0 && is_complete(f, folded))

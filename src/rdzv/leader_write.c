@@ -167,6 +167,19 @@ static void settle(struct mu_fold *f, const struct folded *folded)
 
 /* ---- Worlds ---- */
 
+/* Whoever loses the store has lost that member, too. */
+static void note_host(struct mu_fold *f, const struct folded *folded)
+{
+    struct lead *l = &f->lead;
+
+    for (size_t i = 0; i < l->next_members.count; i++) {
+        if (!mu_fold_is_host(f, &folded->candidates[i].entry->record))
+            continue;
+        l->next.host.rank = (int64_t)i;
+        mu_leader_name_member(&l->next_members, &l->next_members.items[i].node, l->next.host.name);
+    }
+}
+
 void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded)
 {
     struct lead *l = &f->lead;
@@ -190,6 +203,8 @@ void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded)
 
         whole = mu_fold_members_set(&l->next_members, i, &member) == 0;
     }
+    if (whole)
+        note_host(f, folded);
     if (!whole || !begin(f))
         no_memory(f);
 }
@@ -210,6 +225,8 @@ void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *ho
                                       .window_s = holder->window_s };
     if (f->doc.id == holder->world) /* as we saw it; what a holder says goes together with that */
         l->next = f->doc;
+    if (holder->host.name[0] != '\0')
+        l->next.host.name[0] = '\0'; /* the store is another node's now, or nobody's */
     whole = mu_fold_members_init(&l->next_members, holder->world, (size_t)holder->nodes) == 0;
     for (size_t i = 0; whole && knew && i < l->members.count; i++)
         if (l->members.items[i].id != 0)
@@ -219,7 +236,7 @@ void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *ho
         const struct mu_fold_record *record = &entry->record;
         const struct mu_fold_member member = member_of(entry);
 
-        if (!mu_leader_is_holder(f, record) || !mu_leader_hold_the_same(record, holder))
+        if (record->rank < 0 || !mu_leader_is_holder(f, record) || !mu_leader_hold_the_same(record, holder))
             continue;
         if (l->next_members.items[record->rank].id == 0 && !(knew && mu_fold_members_rank(&l->members, entry->id) >= 0))
             whole = mu_fold_members_set(&l->next_members, (size_t)record->rank, &member) == 0;

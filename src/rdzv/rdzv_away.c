@@ -12,6 +12,7 @@
  * under a key. A PyTorch member counts as the host if it has the endpoint's name, and for spares if no node says that
  * it hosts. Members try a store that stands alone without a limit. */
 #include "rdzv/rdzv_parts.h"
+#include "rdzv/store_lost_text.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -128,22 +129,15 @@ void mu_rdzv_judge_host(struct mu_rdzv *r)
 
 void mu_rdzv_say_store_lost(struct mu_rdzv *r)
 {
-    const char *how = r->store == STORE_REFUSED ? "refused connections" : "not answered";
-    unsigned long long seconds =
-        (r->now_ms - (r->store == STORE_REFUSED ? r->refused_since_ms : r->away_since_ms)) / 1000;
-    const char *where = r->endpoint != NULL ? r->endpoint : "its address";
+    bool is_refused = r->store == STORE_REFUSED;
 
-    if (is_surplus(r))
-        (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION,
-                      "the store at %s has %s for %llu s: the job has ended, or the host of its store has; whether the "
-                      "job succeeded is not known, and this node had no place in it",
-                      where, how, seconds);
-    else
-        (void)mu_fail(&r->error, MUSTER_ERDZV_CONNECTION,
-                      "the store at %s is lost: its host %.*s (pid %lld) has %s for %llu s; jobs with --rdzv-backend "
-                      "etcd-v3 survive this",
-                      where, (int)sooner(r->host.name.len, MU_RDZV_HOST_SHOWN_MAX), r->host.name.data,
-                      (long long)r->host.pid, how, seconds);
+    mu_store_lost_text(
+        &(struct mu_store_lost){ .where = r->endpoint,
+                                 .host = &r->host,
+                                 .is_surplus = is_surplus(r),
+                                 .is_refused = is_refused,
+                                 .since_ms = r->now_ms - (is_refused ? r->refused_since_ms : r->away_since_ms) },
+        &r->error);
 }
 
 /* ---- A request that failed ---- */

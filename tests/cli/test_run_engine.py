@@ -195,6 +195,95 @@ def test_a_silent_node_is_lost_after_its_lease(scene, serve):
     assert left.end() == 0
 
 
+# ---- A store that goes ----
+
+
+def host_and_guests(scene, guests, *options, conf=""):
+    """The first node hosts the store."""
+    endpoint = local(free_port())
+    host = scene.node(endpoint, "-v", *options, conf=ENGINE + conf)
+    host.said("hosting its store")
+    return host, [scene.node(endpoint, "-v", *options, conf=ENGINE + conf) for _ in range(guests)], endpoint
+
+
+def test_the_job_ends_when_the_host_of_its_store_stays_away(scene):
+    host, (guest, other), endpoint = host_and_guests(scene, 2, "--nnodes=2:3", conf=",store_lost_timeout=2")
+    scene.world(3)
+    pid = host.agent
+    kill_agent(host)
+    for agent in (guest, other):
+        assert agent.end() == 1
+        about = [line for line in agent.err.splitlines() if "warning: " in line and ("store" in line or "refused" in line)]
+        assert f"lost {HOST} (pid {pid}): the store that it hosts refuses connections" in about[0], agent.err
+        assert "the workers run on" not in agent.err, agent.err
+        last = agent.err.splitlines()[-1]
+        assert re.search(rf"the store at {endpoint} is lost: its host {HOST} \(pid {pid}\) has refused connections for \d+ s", last)
+        assert "--rdzv-backend etcd-v3" in last
+
+
+def test_the_job_ends_when_the_host_of_its_store_stays_silent(scene):
+    host, (guest,), endpoint = host_and_guests(scene, 1, "--nnodes=1:2", conf=",store_lost_timeout=2")
+    scene.world(2)
+    pid = host.agent
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert guest.end(limit=90) == 1
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    assert f"lost {HOST} (pid {pid}): the store that it hosts does not answer" in guest.err, guest.err
+    last = guest.err.splitlines()[-1]
+    assert re.search(rf"the store at {endpoint} is lost: its host {HOST} \(pid {pid}\) has not answered for \d+ s", last)
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_host_that_is_back_in_time_is_joined_for_free(scene, failed):
+    """What was known of the job before is not lost with the store: the count goes on."""
+    options = ("--nnodes=3", "--max-restarts=2")
+    host, guests, endpoint = host_and_guests(scene, 2, *options)
+    first = scene.world(3)
+    for _ in range(failed):
+        first[1].fail()
+        first = scene.world(3, without=first)
+    pid = host.agent
+    kill_agent(host)
+    for guest in guests:
+        guest.said(f"lost {HOST} (pid {pid}): the store that it hosts refuses connections")
+    again = scene.node(endpoint, "-v", *options, conf=ENGINE)
+    began = time.monotonic()
+    second = scene.world(3, without=first)
+    assert time.monotonic() - began < AT_ONCE + 1  # at once, without a last call
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == str(failed)
+    end_all(second)
+    assert [agent.end() for agent in (*guests, again)] == [0, 0, 0]
+    for guest in guests:
+        assert why(guest)[-1] == f"lost {HOST} (pid {pid}): the store that it hosted is gone; restarting with 3 nodes, no restart charged"
+
+
+def test_a_store_that_no_node_hosts_is_tried_without_limit_and_workers_run_on(scene, serve):
+    """And what is known of the job comes back with the nodes, though the store that answers then is empty."""
+    server = serve()
+    options = ("--nnodes=2", "--max-restarts=2")
+    agents = [scene.node(server.endpoint, *options, conf=f"{ENGINE},store_lost_timeout=1") for _ in range(2)]
+    workers = scene.world(2)
+    workers[0].fail()
+    workers = scene.world(2, without=workers)
+    server.stop()
+    for agent in agents:
+        agent.said("the workers run on; trying again\n")
+        agent.said("the store has been away for 5 s")
+    assert all(worker.alive for worker in workers)
+    serve("--port", str(server.port))
+    for agent in agents:
+        agent.said("the store is back after")
+    time.sleep(DEATH_AGE + 1)
+    assert all(worker.alive for worker in workers)
+    workers[1].fail()
+    last = scene.world(2, without=workers)
+    assert one(last, "TORCHELASTIC_RESTART_COUNT") == "2"
+    end_all(last)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
 # ---- Beside nodes that meet in a document ----
 
 

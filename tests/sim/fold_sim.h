@@ -57,7 +57,8 @@ enum {
     X(LATEATTACH, "attach_late") /* ... and no other is made before the lease is over */                               \
     X(STAND, "server_pause")     /* the server stands still; then everything that waited arrives at once */            \
     X(EPOCH, "epoch")            /* the server dies, and another one answers there */                                  \
-    X(TWO, "two_servers")        /* ... while some still reach the old one */
+    X(TWO, "two_servers")        /* ... while some still reach the old one */                                          \
+    X(HOSTED, "hosted")          /* a node hosts the store, which goes with it; another node hosts an empty one then */
 
 enum fault {
 #define X(name, text) F_##name,
@@ -198,7 +199,9 @@ struct sim {
     } leases[KEYS_MAX];
     size_t leases_count;
     uint64_t proposals, wrong_lease_writes;
-    bool scribbles; /* what is put is the stranger's */
+    bool scribbles;    /* what is put is the stranger's */
+    struct node *host; /* of the store; NULL: nobody is */
+    bool hosted;       /* ... now: it is dead */
     /* nodes */
     struct node nodes[NODES_MAX];
     unsigned nodes_count, slots;
@@ -258,6 +261,7 @@ void etcd_each(const char *prefix, void (*fn)(const struct key *key, void *ctx),
 /* fold_store.c */
 void store_break(struct node *node, uint64_t refused_us); /* its connection, and for so long there is no other */
 void store_split(uint64_t split_us);                      /* a new server, while some still reach the old one */
+void store_hosted_by(const char *text);                   /* the one that is there, or is about to be */
 
 /* fold_check.c */
 void check_joined(struct node *node);

@@ -48,6 +48,7 @@ struct pipe {
 
 struct server {
     bool alive, up; /* not up: nobody can connect yet */
+    char host_text[64];
     struct mu_engine_host host;
     struct mu_budget budget, transit;
     bool stands; /* still */
@@ -565,6 +566,12 @@ static void store_up(void)
     s->up = true;
 }
 
+void store_hosted_by(const char *text)
+{
+    (void)snprintf(current->host_text, sizeof current->host_text, "%s", text);
+    current->host.node = current->host_text;
+}
+
 void store_split(uint64_t split_us)
 {
     if (servers_count < SERVERS_MAX && s->up && !current->stands)
@@ -686,6 +693,17 @@ static void lose(struct node *node, const char *why)
     pump(node);
 }
 
+/* Nobody listens there. */
+static void refuse(struct node *node)
+{
+    const struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
+
+    node->client->link->client_open = false;
+    node->client->link = NULL;
+    mu_engine_store_refused(node->client->store, &error, now_ms());
+    pump(node);
+}
+
 static bool is_current(const struct link *link)
 {
     return link->node->alive && link->node->client->link == link;
@@ -713,7 +731,11 @@ static void on_connect(void *arg)
         return;
     if (node->client->old != NULL && node->client->old->alive)
         server = node->client->old;
-    if (!server->up || node->client->refused_until_us > s->now_us || strikes(F_REFUSED, 5)) {
+    if (!server->up) {
+        refuse(node);
+        return;
+    }
+    if (node->client->refused_until_us > s->now_us || strikes(F_REFUSED, 5)) {
         lose(node, "connection refused");
         return;
     }

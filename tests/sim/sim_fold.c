@@ -465,8 +465,43 @@ static struct node *pick_alive(void)
 static void on_etcd_back(void *arg)
 {
     (void)arg;
-    if (!s->up)
+    if (!s->up && (!s->hosted || s->host != NULL))
         s->place->up();
+}
+
+static void begin_to_host(struct node *node)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof text, "node%u_%u_7", node->index, 1000 + node->index);
+    s->host = node;
+    s->hosted = true;
+    store_hosted_by(text);
+}
+
+static void on_host_back(void *arg)
+{
+    struct mu_rdzv_settings settings = s->calm ? base : pick_settings();
+
+    (void)arg;
+    if (s->over || s->host != NULL)
+        return;
+    begin_to_host(new_node(&settings, 0));
+    sim_trace("node %u hosts the store now", s->host->index);
+    s->place->up();
+}
+
+/* Its store goes with it, and another node will have its place. */
+static void kill_host(uint64_t back_us)
+{
+    struct node *host = s->host;
+
+    s->host = NULL;
+    if (s->up)
+        s->place->down(true);
+    if (host->alive) /* else it has waited for the others to go */
+        (void)kill_node(host);
+    sim_at(s->now_us + back_us, on_host_back, NULL);
 }
 
 static void on_cut_over(void *arg)
@@ -493,6 +528,10 @@ static void strike(enum fault fault)
         return;
     switch (fault) {
     case F_KILL:
+        if (node == s->host) {
+            kill_host(long_us);
+            break;
+        }
         (void)kill_node(node);
         if (s->on[F_REBIRTH] && s->nodes_count < NODES_MAX / 2) {
             struct mu_rdzv_settings settings = pick_settings();
@@ -518,7 +557,7 @@ static void strike(enum fault fault)
         }
         /* fall through */
     case F_WIPE:
-        if (!s->up)
+        if (!s->up || s->hosted)
             break;
         s->place->down(fault == F_WIPE);
         sim_at(s->now_us + long_us, on_etcd_back, NULL);
@@ -562,12 +601,16 @@ static void strike(enum fault fault)
     case F_EPOCH:
         if (!s->up)
             break;
+        if (fault == F_EPOCH && s->host != NULL) {
+            kill_host(long_us);
+            break;
+        }
         s->place->down(fault == F_EPOCH);
         sim_at(s->now_us + (fault == F_STAND ? 100 * MS + below(below(30 * SECOND)) : below(2 * s->lease_ms * MS)),
                on_etcd_back, NULL);
         break;
     case F_TWO:
-        if (!s->up)
+        if (!s->up || s->hosted)
             break;
         store_split(1 + below(3 * s->lease_ms * MS));
         sim_at(s->now_us + below(2 * s->lease_ms * MS), on_etcd_back, NULL);
@@ -877,6 +920,42 @@ static void stranger_comes(void)
     settle();
 }
 
+static struct mu_fold_world read_world(void)
+{
+    struct mu_fold_world world = { .id = 0 };
+    const struct key *key = etcd_get("job/doc");
+
+    SIM_EXPECT(key != NULL && mu_fold_world_read(mu_buf_slice(&key->value), &world, NULL) == 0, "there is no document");
+    return world;
+}
+
+/* The host of the store is killed, and soon another node hosts an empty one: what was known of the job comes back with
+ * the others, and all run again at no cost. */
+static void host_dies(void)
+{
+    struct mu_fold_world before, after;
+
+    if (s->closed_ever || s->on[F_STRANGER] || s->on[F_LIMITS] || s->nodes_count >= NODES_MAX / 2)
+        return;
+    if (base.nodes_min < 2)
+        return; /* whoever hosts the next store may begin alone before the others are back */
+    run_until(s->now_us + 30 * SECOND);
+    if (is_settled() != NULL || somebody_waits() || !s->host->alive || s->host->owner != OWNER_RUNNING ||
+        s->host->world_count < 2)
+        return;
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        if (s->nodes[i].alive && s->nodes[i].report.end == MU_PART_END_DONE)
+            return; /* that is lost with the store */
+    before = read_world();
+    sim_trace("last act: the host of the store is killed");
+    kill_host(below(5 * SECOND));
+    run_until(s->now_us + 10 * SECOND);
+    settle();
+    after = read_world();
+    SIM_EXPECT(after.round > before.round, "round %" PRId64 " follows round %" PRId64, after.round, before.round);
+    SIM_EXPECT(after.count == before.count, "%" PRId64 " restarts, and there were %" PRId64, after.count, before.count);
+}
+
 static void everybody_goes(void)
 {
     for (unsigned i = 0; i < s->nodes_count; i++) {
@@ -947,6 +1026,7 @@ static void begin(uint64_t seed)
 
 static void run_seed(uint64_t seed)
 {
+    struct mu_rng hosts = mu_rng_seeded(seed ^ 0x686f737473);
     unsigned percent;
 
     begin(seed);
@@ -960,8 +1040,10 @@ static void run_seed(uint64_t seed)
     for (int i = 0; i < F_STRANGER; i++)
         s->on[i] = faults_given ? faults_wanted[i] : chance(percent);
     s->on[F_STRANGER] = faults_wanted[F_STRANGER];
-    for (int i = F_STRANGER + 1; i < FAULTS_COUNT && s->place == &place_store; i++)
+    for (int i = F_STRANGER + 1; i < F_HOSTED && s->place == &place_store; i++)
         s->on[i] = faults_given ? faults_wanted[i] : mu_rng_below(&s->more, 100) < percent;
+    if (s->place == &place_store)
+        s->on[F_HOSTED] = faults_given ? faults_wanted[F_HOSTED] : mu_rng_below(&hosts, 100) < 25;
     owner_begin();
     base = MU_RDZV_SETTINGS_DEFAULT;
     base.nodes_max = 1 + (int64_t)below(8);
@@ -977,6 +1059,8 @@ static void run_seed(uint64_t seed)
 
         (void)new_node(&settings, below(chance(20) ? 5 * SECOND : 100 * MS));
     }
+    if (s->on[F_HOSTED])
+        begin_to_host(&s->nodes[0]);
     sim_at(s->now_us, tick, NULL);
     sim_at(s->now_us + below(2 * SECOND), storm, NULL);
     run_until(s->now_us + below(20 * s->lease_ms) * MS);
@@ -986,12 +1070,17 @@ static void run_seed(uint64_t seed)
     if (s->on[F_COMPACT])
         sim_at(s->now_us, renew, NULL);
     run_until(s->now_us + 4 * s->lease_ms * MS);
+    if (s->hosted)
+        on_host_back(NULL);
     if (!s->up)
         s->place->up();
     settle();
     if (s->on[F_STRANGER])
         stranger_comes();
-    last_act();
+    if (s->hosted)
+        host_dies();
+    else
+        last_act();
     owner_finish();
     everybody_goes();
     clean_up();
@@ -1098,15 +1187,6 @@ static void run_crowds(uint64_t seed, const char *counts)
 }
 
 /* ---- Jobs whose leader dies at one of its writes ---- */
-
-static struct mu_fold_world read_world(void)
-{
-    struct mu_fold_world world = { .id = 0 };
-    const struct key *key = etcd_get("job/doc");
-
-    SIM_EXPECT(key != NULL && mu_fold_world_read(mu_buf_slice(&key->value), &world, NULL) == 0, "there is no document");
-    return world;
-}
 
 struct left { /* of worlds */
     uint64_t world;

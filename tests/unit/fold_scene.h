@@ -123,7 +123,7 @@ static inline void say_record(struct scene *s, struct mu_slice value)
                        (int)record.end.at);
         say(s, text);
     }
-    say(s, ")");
+    say(s, record.host.name[0] != '\0' ? "; host lost)" : ")");
 }
 
 static inline void say_news(struct scene *s, struct mu_slice value)
@@ -364,6 +364,20 @@ static inline const char *trouble(struct scene *s, bool is_away)
     return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = is_away ? &error : NULL });
 }
 
+/* Nobody listens where the store was. */
+static inline const char *store_is_gone(struct scene *s)
+{
+    const struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
+
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = &error, .gone = true });
+}
+
+/* The store is reached, whose host is this node; "": none. */
+static inline const char *met(struct scene *s, const char *host, bool another)
+{
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_MET, .host = mu_slice_str(host), .another = another });
+}
+
 static inline const char *failed(struct scene *s, uint64_t id)
 {
     struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
@@ -414,6 +428,7 @@ static inline void add_doc(struct scene *s, uint64_t id, int64_t mod, const uint
                                    .max_restarts = s->like.max_restarts,
                                    .crashes = s->like.crashes,
                                    .window_s = s->like.window_s,
+                                   .host = s->like.host,
                                    .charges = { s->like.charges[0] },
                                    .charges_count = s->like.charges_count,
                                    .rest_ms = s->like.rest_ms };
@@ -527,7 +542,9 @@ static inline void add_record(struct scene *s, uint64_t id, int64_t create, uint
                                              .world = world,
                                              .round = (int64_t)world,
                                              .rank = rank < 0 ? 0 : rank,
-                                             .nodes = rank < 0 ? 1 : (int64_t)s->members_count });
+                                             .nodes = joining    ? 0
+                                                      : rank < 0 ? 1
+                                                                 : (int64_t)s->members_count });
 }
 
 static inline void forget(struct scene *s)

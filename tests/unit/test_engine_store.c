@@ -79,7 +79,12 @@ static void say_event(const struct mu_fold_event *e)
         add("stale %s", scope_text(e->scope));
         break;
     case MU_FOLD_ON_TROUBLE:
-        add(e->error != NULL ? "trouble: %s" : "trouble over%s", why);
+        add(e->error != NULL ? "trouble%s: %s" : "trouble over%s%s", e->gone ? " (gone)" : "", why);
+        break;
+    case MU_FOLD_ON_MET:
+        if (e->another || e->host.len > 0) /* else it is the one that was met before, which no node hosts */
+            add("met%s%s%.*s", e->another ? " another" : "", e->host.len > 0 ? " of " : "", (int)e->host.len,
+                e->host.data);
         break;
     case MU_FOLD_ON_LEASED:
         assert_true(e->lease > 0);
@@ -937,7 +942,7 @@ static void another_server_has_no_lease_of_ours(void **state)
     trace_begin(&sc.trace);
     come_back();
     welcome(78);
-    says("");
+    says("met another");
     attached(MU_ENGINE_NOT_FOUND, 0);
 #define ANEW STORE " has been started anew, and the lease is lost"
     says("lease lost 1: " ANEW "; request failed 10: " ANEW);
@@ -961,7 +966,7 @@ static void another_server_may_have_a_lease_of_ours(void **state)
     trace_begin(&sc.trace);
     welcome(78);
     attached(MU_ENGINE_OK, 0);
-    says("");
+    says("met another");
     assert_state(MU_ENGINE_STORE_READY);
 }
 
@@ -1077,6 +1082,70 @@ static void trouble_is_told_after_a_while_and_once(void **state)
     welcome(77);
     attached(MU_ENGINE_OK, 0);
     says("trouble over");
+}
+
+/* Until `count` tries to connect have failed. */
+static void fail_to_connect(unsigned count, bool refused)
+{
+    const struct muster_error error = { .code = MUSTER_ECONNECT, .text = "no" };
+
+    while (count > 0) {
+        pass_to_deadline();
+        if (mu_engine_store_state(sc.store) != MU_ENGINE_STORE_CONNECTING)
+            continue;
+        if (refused)
+            mu_engine_store_refused(sc.store, &error, sc.now_ms);
+        else
+            mu_engine_store_disconnected(sc.store, &error, sc.now_ms);
+        pump();
+        count--;
+    }
+}
+
+static const char *after_trouble(void)
+{
+    const char *at = strstr(sc.trace.text, "trouble");
+
+    return at != NULL ? at : "";
+}
+
+static void that_nobody_listens_is_told_with_trouble_or_once_more(void **state)
+{
+    (void)state;
+    settle_in();
+    lose();
+    trace_begin(&sc.trace);
+    fail_to_connect(20, true);
+    assert_true(strncmp(after_trouble(), "trouble (gone): no", strlen("trouble (gone): no")) == 0);
+    assert_null(strstr(after_trouble() + 1, "trouble"));
+    come_back();
+    welcome(77);
+    attached(MU_ENGINE_OK, 0);
+
+    lose();
+    trace_begin(&sc.trace);
+    fail_to_connect(20, false);
+    assert_true(strncmp(after_trouble(), "trouble: no", strlen("trouble: no")) == 0);
+    trace_begin(&sc.trace);
+    fail_to_connect(20, true);
+    assert_true(strncmp(after_trouble(), "trouble (gone): no", strlen("trouble (gone): no")) == 0);
+    assert_null(strstr(after_trouble() + 1, "trouble"));
+}
+
+static void whose_store_it_is_is_told_with_each_welcome(void **state)
+{
+    (void)state;
+    settle_in();
+    lose();
+    come_back();
+    trace_begin(&sc.trace);
+    hear_frame((struct mu_frame){ .type = MU_FRAME_WELCOME,
+                                  .id = sc.ids[MU_FRAME_HELLO],
+                                  .version = 1,
+                                  .epoch = 78,
+                                  .node = mu_slice_str("node1_17_5"),
+                                  .your_addr = mu_slice_str("10.0.0.7") });
+    says("met another of node1_17_5");
 }
 
 static void a_lease_after_trouble_is_told_when_it_is_granted(void **state)
@@ -1658,6 +1727,8 @@ int main(void)
         TEST(a_lease_is_given_up_in_each_state),
         TEST(the_end_of_a_lease_is_not_waited_for_long),
         TEST(trouble_is_told_after_a_while_and_once),
+        TEST(that_nobody_listens_is_told_with_trouble_or_once_more),
+        TEST(whose_store_it_is_is_told_with_each_welcome),
         TEST(a_lease_after_trouble_is_told_when_it_is_granted),
         TEST(it_ends_its_lease_when_it_ends),
         TEST(it_ends_whatever_happens),

@@ -43,8 +43,10 @@ static void a_record_is_read_as_it_was_written(void **state)
     struct mu_buf bytes = { 0 };
 
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        record.joining = i == 0;
+    for (int i = 0; i < 3; i++) {
+        record.joining = i != 1;
+        (void)snprintf(record.host.name, sizeof record.host.name, "%s", i == 2 ? "no\"de" : "");
+        record.host.rank = 3;
         assert_int_equal(mu_fold_record_write(&record, &bytes), 0);
         assert_int_equal(mu_fold_record_read(mu_buf_slice(&bytes), &again, NULL), 0);
         assert_string_equal(again.name, record.name);
@@ -56,8 +58,11 @@ static void a_record_is_read_as_it_was_written(void **state)
         assert_true(again.end.kind == MU_FOLD_END_FAILED && again.end.world == 0xab && again.end.rank == 12);
         assert_int_equal(again.end.at, 77);
         assert_string_equal(again.end.text, "exitcode 1");
+        assert_string_equal(again.host.name, record.host.name);
+        if (i > 0) /* of one who stays, or has left because its store is gone */
+            assert_true(again.round == 12 && again.rank == 3 && again.nodes == 4);
     }
-    assert_true(again.round == 12 && again.rank == 3 && again.nodes == 4); /* of one who stays */
+    assert_int_equal(again.host.rank, 3);
     assert_true(again.count == 6 && again.world_size == 32);
     mu_buf_done(&bytes);
 }
@@ -101,7 +106,8 @@ static void a_world_is_read_as_it_was_written(void **state)
                                    .window_s = 3600,
                                    .charges = { 3000, 20, 0 },
                                    .charges_count = 3,
-                                   .rest_ms = 999 },
+                                   .rest_ms = 999,
+                                   .host = { .rank = 2, .name = "node7" } },
                          again = { .id = 0 };
     struct mu_buf bytes = { 0 };
 
@@ -116,11 +122,14 @@ static void a_world_is_read_as_it_was_written(void **state)
         assert_string_equal(again.why, world.why);
         assert_true(again.window_s == 3600 && again.charges_count == world.charges_count);
         assert_int_equal(again.rest_ms, world.rest_ms);
+        assert_string_equal(again.host.name, world.host.name);
+        assert_int_equal(again.host.rank, world.host.name[0] != '\0' ? 2 : 0);
         assert_memory_equal(again.charges, world.charges, world.charges_count * sizeof world.charges[0]);
         world.one_host = false;
         world.first[0] = world.why[0] = '\0'; /* not known; the first one */
         world.charges_count = 0;
-        world.rest_ms = 0; /* it is not written then */
+        world.rest_ms = 0;         /* it is not written then */
+        world.host.name[0] = '\0'; /* nor is this */
     }
     mu_buf_done(&bytes);
 }
@@ -273,6 +282,8 @@ static void whatever_is_in_them_worlds_and_news_are_small(void **state)
     memset(quotes, '"', sizeof quotes);
     quotes[sizeof quotes - 1] = '\0';
     memcpy(world.first, quotes, sizeof quotes);
+    memcpy(world.host.name, quotes, sizeof quotes);
+    world.host.rank = MU_FOLD_MEMBERS_MAX - 1;
     memcpy(news.who, quotes, sizeof quotes);
     memcpy(news.held, quotes, sizeof quotes);
     memset(news.cause, '"', sizeof news.cause - 1);
@@ -422,6 +433,7 @@ static void other_versions_are_refused_by_name(void **state)
     "\"size\":" size ",\"max_restarts\":" restarts ",\"window_s\":" window ",\"role\":\"\""
 #define RECORD_OF(more) RECORD_BY(SELF("1", "0", "0") ",\"end\":null", more)
 #define JOIN "\"want\":\"join\",\"world\":\"" ID "\""
+
 #define RECORD_END(end) RECORD_BY(SELF("1", "0", "0") ",\"end\":" end, JOIN)
 #define STAY "\"want\":\"stay\",\"world\":\"" ID "\","
 #define STAYS "\"round\":0,\"nodes\":2,\"rank\":1,\"count\":0,\"world_size\":1"
@@ -478,6 +490,10 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { WORLD, WORLD_OF("\"round\":0,\"nodes\":1,\"hold_ms\":0,\"first\":[\"a\",1,1]," COUNTS), NULL },
         { WORLD, WORLD_OF("\"round\":0,\"nodes\":1,\"hold_ms\":0,\"first\":[\"a\",1,1],\"rest_ms\":1000," COUNTS),
           "'rest_ms'" },
+        { WORLD, WORLD_OF("\"round\":0,\"nodes\":1,\"hold_ms\":0,\"first\":[\"a\",1,1],\"host\":[0,\"a\"]," COUNTS),
+          NULL },
+        { WORLD, WORLD_OF("\"round\":0,\"nodes\":1,\"hold_ms\":0,\"first\":[\"a\",1,1],\"host\":[1,\"a\"]," COUNTS),
+          "'host'" },
         { WORLD, WORLD_REST("0", "0", "0", "0", "0", "[]", "\"\""), "'size'" },
         { WORLD, WORLD_REST("17179869185", "0", "0", "0", "0", "[]", "\"\""), "'size'" },
         { WORLD, WORLD_REST("1", "1000000000", "0", "0", "1000000000", "[]", "\"\""), NULL },
@@ -506,6 +522,17 @@ static void what_is_wrong_is_refused_by_name(void **state)
         { RECORD, RECORD_OF("\"want\":\"join\",\"world\":\"0000000000000000\""), NULL },
         { RECORD, RECORD_OF("\"want\":\"stay\",\"world\":\"0000000000000000\"," STAYS), "'world'" },
         { RECORD, RECORD_OF(STAY STAYS), NULL },
+        { RECORD, RECORD_OF(STAY STAYS ",\"host\":[1,\"a\"]"), NULL },
+        { RECORD, RECORD_OF(STAY STAYS ",\"host\":[2,\"a\"]"), "'host'" },
+        { RECORD, RECORD_OF(STAY STAYS ",\"host\":[1,\"\"]"), "'host'" },
+        { RECORD, RECORD_OF(STAY STAYS ",\"host\":[1]"), "'host'" },
+        { RECORD, RECORD_OF(STAY STAYS ",\"host\":null"), "'host'" },
+        { RECORD, RECORD_OF(JOIN ",\"nodes\":2"), "'round'" },
+        { RECORD, RECORD_OF(JOIN ",\"nodes\":2,\"round\":0,\"rank\":-1,\"count\":0,\"world_size\":1"), NULL },
+        { RECORD, RECORD_OF(JOIN ",\"nodes\":2,\"round\":0,\"rank\":-2,\"count\":0,\"world_size\":1"), "'rank'" },
+        { RECORD, RECORD_OF(JOIN "," STAYS ",\"host\":[1,\"a\"]"), NULL },
+        { RECORD, RECORD_OF("\"want\":\"join\",\"world\":\"0000000000000000\"," STAYS ",\"host\":[1,\"a\"]"),
+          "'world'" },
         { RECORD, RECORD_OF(STAY "\"nodes\":2,\"rank\":1"), "'round'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"rank\":1"), "'nodes'" },
         { RECORD, RECORD_OF(STAY "\"round\":0,\"nodes\":2"), "'rank'" },
