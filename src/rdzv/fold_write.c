@@ -60,11 +60,17 @@ static uint64_t known_world(const struct mu_fold *f)
     return f->known.is_lost ? f->known.world.id : f->left_world;
 }
 
+/* It tells of a world that is lost, and there is another one now. */
+static bool is_record_outdated(const struct mu_fold *f)
+{
+    return f->record_is == RECORD_JOINS && f->record.nodes > 0 && !f->known.is_lost;
+}
+
 static bool wants_record(const struct mu_fold *f)
 {
     if (!mu_fold_is_present(f) || f->lease == 0)
         return false;
-    if (f->record_is == RECORD_MISSING || f->report == REPORT_WANTED)
+    if (f->record_is == RECORD_MISSING || f->report == REPORT_WANTED || is_record_outdated(f))
         return true;
     if (f->record.end.kind == MU_FOLD_END_DONE && mu_fold_has(f, JOB_DOC) && f->seen[JOB_DOC].lease != f->dead_job &&
         f->seen[JOB_DOC].lease != f->done_lease)

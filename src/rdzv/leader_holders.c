@@ -4,6 +4,12 @@
 
 #include <assert.h>
 
+/* A node that joined wrote it before the world that we know was made. */
+static bool is_outdated(const struct mu_fold *f, const struct mu_fold_record *record)
+{
+    return record->joining && f->known.world.id != 0 && !f->known.is_lost && record->world != f->known.world.id;
+}
+
 /* It stays in a world, or knows of one that is lost, and says of it what we know: not another round, nor another count
  * of nodes. */
 bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record)
@@ -11,7 +17,8 @@ bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *r
     const struct mu_fold_world *known = record->world == f->world.id ? &f->world : &f->doc;
 
     assert(record->nodes == 0 || record->world != 0);
-    if (record->nodes == 0 || (record->world == known->id && mu_fold_contradicts(record->round, record->nodes, known)))
+    if (record->nodes == 0 || is_outdated(f, record) ||
+        (record->world == known->id && mu_fold_contradicts(record->round, record->nodes, known)))
         return false;
     return record->world != f->lead.members.world || record->nodes == (int64_t)f->lead.members.count;
 }

@@ -934,6 +934,7 @@ static struct mu_fold_world read_world(void)
 static void host_dies(void)
 {
     struct mu_fold_world before, after;
+    size_t members = 0;
 
     if (s->closed_ever || s->on[F_STRANGER] || s->on[F_LIMITS] || s->nodes_count >= NODES_MAX / 2)
         return;
@@ -943,9 +944,15 @@ static void host_dies(void)
     if (is_settled() != NULL || somebody_waits() || !s->host->alive || s->host->owner != OWNER_RUNNING ||
         s->host->world_count < 2)
         return;
-    for (unsigned i = 0; i < s->nodes_count; i++)
+    if (check_done_and_gone(s->host->world) > 0)
+        return; /* that is lost with the store */
+    for (unsigned i = 0; i < s->nodes_count; i++) {
         if (s->nodes[i].alive && s->nodes[i].report.end == MU_PART_END_DONE)
-            return; /* that is lost with the store */
+            return; /* and this */
+        members += s->nodes[i].alive && s->nodes[i].world == s->host->world;
+    }
+    if (members < s->host->world_count)
+        return;
     before = read_world();
     sim_trace("last act: the host of the store is killed");
     kill_host(below(5 * SECOND));

@@ -322,6 +322,33 @@ static void while_somebody_knows_of_a_world_no_first_one_is_made(void **state)
     assert_non_null(strstr(passes(s, 1), " page 0 job/doc job/news(gone; waiting 0; grace)"));
 }
 
+static void what_is_said_of_a_lost_world_ends_with_the_next_one(void **state)
+{
+    struct scene *s = *state;
+
+    be_guest(s);
+    (void)store_is_gone(s);
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    come_back(s, "node11_1_1", true);
+    assert_int_equal(s->record.nodes, 2);
+    (void)wrote(s, true, 30);
+    add_leader(s, ME, 29, 12);
+    s->like.host.name[0] = '\0';
+    add_doc(s, 8, 31, (const uint64_t[]){ ME, THIRD, OTHER }, 3);
+    assert_non_null(strstr(changed(s, MU_FOLD_JOB), " record(join 7)")); /* it is as before */
+    assert_int_equal(s->record.nodes, 0);
+    assert_string_equal(seated(s), "joined");
+    (void)wrote(s, true, 32);
+    add_record(s, ME, 12, 3, false, 8);
+    add_survivor(s, THIRD, 7, 1, 2); /* it has not written it anew */
+    assert_non_null(strstr(loaded(s, MU_FOLD_NODES), "read pages"));
+    (void)paged(s);
+    (void)deleted(s, MU_FOLD_JOB, "job/doc", 40);
+    (void)wrote(s, true, 41);
+    assert_null(strstr(passes(s, LEASE_MS), "-pages 8"));
+    assert_true(mu_fold_world(s->fold) != NULL && mu_fold_world(s->fold)->id == 8);
+}
+
 /* The lost host costs nothing, and is not waited for; what the count was before is still so. */
 static void the_next_world_comes_at_once_and_costs_nothing(void **state)
 {
@@ -383,6 +410,7 @@ int main(void)
         HOST_TEST(a_world_is_put_back_by_those_who_left_it),
         HOST_TEST(half_of_those_who_are_left_are_not_enough),
         HOST_TEST(while_somebody_knows_of_a_world_no_first_one_is_made),
+        HOST_TEST(what_is_said_of_a_lost_world_ends_with_the_next_one),
         HOST_TEST(the_next_world_comes_at_once_and_costs_nothing),
         HOST_TEST(a_host_that_is_there_is_not_lost),
     };
