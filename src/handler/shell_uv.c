@@ -260,37 +260,26 @@ static void on_part_own(void *ctx, const void *effect)
         s->ops->own(s, effect);
 }
 
-/* Answers that had to wait until the step that wanted them was over. */
-static void answer_late(struct mu_shell *s)
-{
-    s->answering_late = true;
-    while (s->late_count > 0 && !s->freeing) {
-        uint64_t first = s->late[0];
-
-        s->late_count--;
-        memmove(s->late, s->late + 1, s->late_count * sizeof s->late[0]);
-        s->ops->answer(s, first);
-    }
-    s->answering_late = false;
-}
-
 static void feed(struct mu_shell *s, enum mu_part_event_type type, const void *own, const struct mu_part_report *report)
 {
     const struct mu_part_sink sink = {
         .request = on_part_request, .tell = on_part_tells, .own = on_part_own, .ctx = s
     };
     struct mu_part_now now = { .now_ms = uv_now(s->loop), .wall_us = mu_wall_us() };
+    uint64_t id = 0;
 
     if (s->freeing)
         return;
+    mu_late_begin(&s->late);
     if (report != NULL)
         s->ops->part->led->report(s->part, report, now, &sink);
     else
         s->ops->part->step(s->part, type, own, now, &sink);
     mu_rdzv_trace_phase(&s->phases, s->run_id, s->ops->part->phase(s->part), now.now_ms);
-    if (s->answering_late)
-        return; /* the outer one goes on */
-    answer_late(s);
+    if (!mu_late_end(&s->late))
+        return;
+    while (mu_late_next(&s->late, &id))
+        s->ops->answer(s, id);
     mu_shell_arm(s);
 }
 
@@ -302,10 +291,8 @@ void mu_shell_feed(struct mu_shell *s, const void *event)
 
 void mu_shell_answer_late(struct mu_shell *s, uint64_t id)
 {
-    if (id == 0)
-        return;
-    assert(s->late_count < MU_SHELL_LATE_MAX);
-    s->late[s->late_count++] = id;
+    if (id != 0)
+        mu_late_add(&s->late, id);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -434,6 +421,7 @@ void mu_shell_close(struct mu_shell *s, void (*done)(void *ctx), void *ctx)
 {
     assert(!s->freeing && done != NULL);
     s->freeing = true;
+    mu_late_drop(&s->late);
     s->on_freed = done;
     s->freed_ctx = ctx;
     s->handles += 3;

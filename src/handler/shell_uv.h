@@ -19,12 +19,11 @@
 
 #include "handler/boot_uv.h"
 #include "handler/handler.h"
+#include "handler/late_answers.h"
 #include "handler/rdzv_trace.h"
 #include "handler/talk.h"
 #include "kv/later_uv.h"
 #include "rdzv/part.h"
-
-#define MU_SHELL_LATE_MAX 32 /* answers that wait for the end of a step; no machine wants more at once */
 
 struct mu_shell;
 
@@ -62,10 +61,8 @@ struct mu_shell {
     struct mu_talk talk;
     uv_timer_t timer;
     struct mu_later later;
-    struct mu_list orders;            /* requests under way */
-    uint64_t late[MU_SHELL_LATE_MAX]; /* ids */
-    size_t late_count;
-    bool answering_late;
+    struct mu_list orders; /* requests under way */
+    struct mu_late_answers late;
     uint64_t also_ms; /* when `on_time` is wanted beside the part's deadline; UINT64_MAX: it is not */
     struct mu_rdzv_trace_phases phases;
     struct muster_store_info bootstrap; /* of the round that was joined */

@@ -425,6 +425,16 @@ static void a_request_without_memory_is_answered_when_the_step_is_over(void **st
     assert_string_equal(trace(), "step, told progress, refused 1, refused 2");
 }
 
+static void nothing_is_answered_any_more_once_the_owner_frees_the_handler(void **state)
+{
+    (void)state;
+    scene.no_memory = scene.frees_when_told = true;
+    scene.requests = 2;
+    will_tell((struct mu_part_news){ .tell = MU_PART_TELL_PROGRESS });
+    mu_shell_feed(&scene.shell, "step");
+    assert_string_equal(trace(), "step, told progress");
+}
+
 static void time_passes_for_the_machine_and_for_the_handler(void **state)
 {
     (void)state;
@@ -557,6 +567,7 @@ int main(void)
         SCENE(a_round_is_told_once_its_workers_can_meet),
         SCENE(nodes_that_wait_are_told_with_the_first_name_once_the_round_is),
         SCENE(a_request_without_memory_is_answered_when_the_step_is_over),
+        SCENE(nothing_is_answered_any_more_once_the_owner_frees_the_handler),
         SCENE(time_passes_for_the_machine_and_for_the_handler),
         SCENE(a_failure_says_which_rendezvous_it_is_about),
         SCENE(a_back_end_that_is_away_is_told_with_its_rendezvous),
