@@ -338,20 +338,25 @@ void mu_engine_store_end(struct mu_engine_store *s, uint64_t now_ms)
 
 /* ---- Out ---- */
 
-enum mu_engine_store_wish mu_engine_store_next_wish(struct mu_engine_store *s)
+struct mu_engine_store_output mu_engine_store_next(struct mu_engine_store *s)
 {
-    enum mu_engine_store_wish wish = s->wish;
+    struct mu_engine_store_output output = { .event = mu_es_next_event(s) };
 
-    s->wish = MU_ENGINE_STORE_NOTHING;
-    return wish;
-}
-
-struct mu_buf mu_engine_store_take_bytes(struct mu_engine_store *s)
-{
-    struct mu_buf out = s->out;
-
-    s->out = (struct mu_buf){ 0 };
-    return out;
+    assert(output.event == NULL || !mu_es_is_ending(s));
+    assert(s->wish == MU_ENGINE_STORE_NOTHING || s->out.len == 0); /* bytes are of the connection that is there */
+    if (output.event != NULL) {
+        output.type = MU_ENGINE_STORE_EVENT;
+    } else if (s->wish != MU_ENGINE_STORE_NOTHING) {
+        output.type = s->wish;
+        s->wish = MU_ENGINE_STORE_NOTHING;
+    } else if (s->out.len > 0) {
+        output.type = MU_ENGINE_STORE_BYTES;
+        output.bytes = s->out;
+        s->out = (struct mu_buf){ 0 };
+    } else if (s->state == MU_ENGINE_STORE_ENDED) {
+        output.type = MU_ENGINE_STORE_END;
+    }
+    return output;
 }
 
 enum mu_engine_store_state mu_engine_store_state(const struct mu_engine_store *s)
@@ -424,7 +429,7 @@ void mu_engine_store_free(struct mu_engine_store *s)
     if (s == NULL)
         return;
     mu_es_forget_all(s);
-    (void)mu_engine_store_next_event(s); /* the last one goes */
+    (void)mu_es_next_event(s); /* the last one goes */
     free(s->notes);
     mu_buf_done(&s->in);
     mu_buf_done(&s->out);

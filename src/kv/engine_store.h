@@ -74,7 +74,7 @@ struct mu_engine_store *mu_engine_store_new(const struct mu_engine_store_config 
 void mu_engine_store_free(struct mu_engine_store *store);
 
 /* ---- In ----
- * Behind each of these the caller does what is wanted (see Out). Times never go back. */
+ * Behind each of these the caller does what mu_engine_store_next() says. Times never go back. */
 
 /* One of those that engine_client.h names; `until_ms` as there. */
 void mu_engine_store_request(struct mu_engine_store *store, const struct mu_fold_effect *effect, uint64_t until_ms,
@@ -90,17 +90,27 @@ void mu_engine_store_time(struct mu_engine_store *store, uint64_t now_ms); /* at
 /* No more requests are made, and no event is told. It ends the lease if the engine can be told; over when ENDED. */
 void mu_engine_store_end(struct mu_engine_store *store, uint64_t now_ms);
 
-/* ---- Out ----
- * Events first: they lead to requests, whose bytes then go into the same segment. */
+/* ---- Out ---- */
 
-/* The next event; NULL: there is none. Borrowed until this is called again. Its now_ms is not filled in. */
-const struct mu_fold_event *mu_engine_store_next_event(struct mu_engine_store *store);
-/* What has to be done about the connection; told once. DISCONNECT: give up the connection, or the try to make one;
- * nothing is heard of it any more. */
-enum mu_engine_store_wish { MU_ENGINE_STORE_NOTHING, MU_ENGINE_STORE_CONNECT, MU_ENGINE_STORE_DISCONNECT };
-enum mu_engine_store_wish mu_engine_store_next_wish(struct mu_engine_store *store);
-/* All bytes that are to be sent, in order; the caller takes them over. None: there are none. */
-struct mu_buf mu_engine_store_take_bytes(struct mu_engine_store *store);
+enum mu_engine_store_output_type {
+    MU_ENGINE_STORE_NOTHING, /* for now: the next input, or the time at mu_engine_store_deadline_ms() */
+    MU_ENGINE_STORE_EVENT,   /* event: to be told to the owner */
+    MU_ENGINE_STORE_CONNECT,
+    MU_ENGINE_STORE_DISCONNECT, /* give up the connection, or the try to make one; nothing is heard of it any more */
+    MU_ENGINE_STORE_BYTES,      /* bytes: to be sent, all that there are */
+    MU_ENGINE_STORE_END,        /* it is over: nothing else follows */
+};
+
+struct mu_engine_store_output {
+    enum mu_engine_store_output_type type;
+    const struct mu_fold_event *event; /* borrowed until the next output is asked for. Its now_ms is not filled in */
+    struct mu_buf bytes;               /* the caller takes them over */
+};
+
+/* What is to be done now. Behind everything that comes in, the caller does one after the other until there is NOTHING.
+ * Each is told once, but NOTHING and END. Events come first: they lead to requests, whose bytes then go into the same
+ * segment. */
+struct mu_engine_store_output mu_engine_store_next(struct mu_engine_store *store);
 uint64_t mu_engine_store_deadline_ms(const struct mu_engine_store *store); /* UINT64_MAX: never */
 
 /* ---- What is known ---- */

@@ -69,7 +69,7 @@ struct note { /* an event that is to be told */
 
 struct mu_engine_store {
     enum mu_engine_store_state state;
-    enum mu_engine_store_wish wish;
+    enum mu_engine_store_output_type wish; /* CONNECT, DISCONNECT or NOTHING */
     uint64_t now_ms;
     uint64_t lease_ms, job_lease_ms, renew_ms;
     uint64_t kept_ms; /* when the last KEEP was sent */
@@ -116,7 +116,8 @@ void mu_es_tell_with(struct mu_engine_store *s, struct mu_fold_event event, cons
                      struct mu_arena *arena);
 void mu_es_tell(struct mu_engine_store *s, struct mu_fold_event event, const struct muster_error *error);
 bool mu_es_has_room_for_changes(struct mu_engine_store *s);
-void mu_es_forget_all(struct mu_engine_store *s); /* requests and events */
+const struct mu_fold_event *mu_es_next_event(struct mu_engine_store *s); /* NULL: there is none. Frees the last one */
+void mu_es_forget_all(struct mu_engine_store *s);                        /* requests and events */
 
 bool mu_es_is_final(uint32_t code);
 /* The request is over. `code`: what the engine has answered, if it has. */

@@ -69,7 +69,7 @@ void mu_es_tell(struct mu_engine_store *s, struct mu_fold_event event, const str
     mu_es_tell_with(s, event, error, NULL);
 }
 
-const struct mu_fold_event *mu_engine_store_next_event(struct mu_engine_store *s)
+const struct mu_fold_event *mu_es_next_event(struct mu_engine_store *s)
 {
     note_done(&s->told);
     if (s->notes_first == s->notes_end) {

@@ -1,6 +1,6 @@
 /* See engine_store_uv.h. Two machines decide: engine_store.c about the client, store/dial.c about getting a connection.
  * This file resolves, connects, reads, writes, and tells both what came of it and what time it is. What they want is
- * done in pump(), which runs from the loop, and never inside of a call of the owner. */
+ * done in pump(), which runs from the loop, and inside of no call of the owner but the one that closes it. */
 #include "kv/engine_store_uv.h"
 
 #include "kv/later_uv.h"
@@ -142,31 +142,24 @@ static void on_written(uv_write_t *req, int status)
     pump(e);
 }
 
-/* False: that has ended the connection. */
-static bool send_bytes(struct engine *e)
+/* Takes them over. */
+static void send_bytes(struct engine *e, struct mu_buf bytes)
 {
-    struct mu_buf bytes = mu_engine_store_take_bytes(e->store);
     uv_buf_t buf = uv_buf_init(bytes.data, (unsigned)bytes.len);
-    struct writing *writing;
+    struct writing *writing = calloc(1, sizeof *writing);
     int rc = UV_ENOMEM;
 
-    if (bytes.len == 0) {
-        mu_buf_done(&bytes);
-        return true;
-    }
-    writing = calloc(1, sizeof *writing);
     if (writing != NULL) {
         writing->engine = e;
         writing->bytes = bytes;
         writing->req.data = writing;
         rc = uv_write(&writing->req, (uv_stream_t *)&e->link->tcp, &buf, 1, on_written);
         if (rc == 0)
-            return true;
+            return;
     }
     free(writing);
     mu_buf_done(&bytes);
     lose(e, rc);
-    return false;
 }
 
 /* ---- Connecting ---- */
@@ -357,38 +350,42 @@ static void end(struct engine *e)
     mu_later_close(&e->later, part_over, e);
 }
 
-static bool obey(struct engine *e)
+/* False: there is nothing more to do. */
+static bool perform_next(struct engine *e)
 {
-    switch (mu_engine_store_next_wish(e->store)) {
-    case MU_ENGINE_STORE_NOTHING:
-        return false;
+    struct mu_engine_store_output output = mu_engine_store_next(e->store);
+
+    switch (output.type) {
+    case MU_ENGINE_STORE_EVENT:
+        e->client.heard(e->client.ctx, output.event);
+        return true;
     case MU_ENGINE_STORE_CONNECT:
         dial(e);
-        break;
+        return true;
     case MU_ENGINE_STORE_DISCONNECT:
         close_links(e, NULL);
+        return true;
+    case MU_ENGINE_STORE_BYTES:
+        send_bytes(e, output.bytes);
+        return true;
+    case MU_ENGINE_STORE_NOTHING:
+        arm(e);
+        break;
+    case MU_ENGINE_STORE_END:
+        end(e);
         break;
     }
-    return true;
+    return false;
 }
 
-/* Events first: what the owner answers them with goes into the same segment. */
 static void pump(struct engine *e)
 {
-    const struct mu_fold_event *event;
-
     if (e->pumping || uv_is_closing((uv_handle_t *)&e->timer))
         return;
     e->pumping = true;
-    do {
-        while ((event = mu_engine_store_next_event(e->store)) != NULL)
-            e->client.heard(e->client.ctx, event);
-    } while (!send_bytes(e) || obey(e));
+    while (perform_next(e)) {
+    }
     e->pumping = false;
-    if (mu_engine_store_state(e->store) == MU_ENGINE_STORE_ENDED)
-        end(e);
-    else
-        arm(e);
 }
 
 static void on_turn(void *ctx)
@@ -424,10 +421,7 @@ static void engine_close(struct mu_engine_client *client, void (*closed)(void *c
     e->closed = closed;
     e->closed_ctx = ctx;
     mu_engine_store_end(e->store, uv_now(e->loop));
-    if (e->pumping)
-        return;
-    (void)obey(e); /* nothing may be read any more from a connection that is given up */
-    mu_later_turn(&e->later, on_turn, e);
+    pump(e); /* at once: nothing may be read any more from a connection that is given up; the owner hears nothing */
 }
 
 static bool engine_will(const struct mu_engine_client *client, const struct mu_fold_op *mark,

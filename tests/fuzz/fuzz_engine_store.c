@@ -72,16 +72,17 @@ static void see_sent(struct scene *s, struct mu_slice bytes)
 
 static void pump(struct scene *s)
 {
-    const struct mu_fold_event *event;
-    struct mu_buf bytes;
+    struct mu_engine_store_output output;
 
-    while ((event = mu_engine_store_next_event(s->store)) != NULL)
-        hear(s, event);
-    bytes = mu_engine_store_take_bytes(s->store);
-    see_sent(s, mu_buf_slice(&bytes));
-    mu_buf_done(&bytes);
-    if (mu_engine_store_next_wish(s->store) == MU_ENGINE_STORE_DISCONNECT)
-        s->linked = false;
+    do {
+        output = mu_engine_store_next(s->store);
+        if (output.type == MU_ENGINE_STORE_EVENT)
+            hear(s, output.event);
+        if (output.type == MU_ENGINE_STORE_DISCONNECT)
+            s->linked = false;
+        see_sent(s, mu_buf_slice(&output.bytes));
+        mu_buf_done(&output.bytes);
+    } while (output.type != MU_ENGINE_STORE_NOTHING && output.type != MU_ENGINE_STORE_END);
     EXPECT(mu_engine_store_deadline_ms(s->store) > s->now_ms);
 }
 

@@ -658,27 +658,39 @@ static void hang_up(struct node *node)
         put_segment(&link->to_server, NULL, 0, true, latency_us());
 }
 
-/* As the driver does it: events, then the connection, then bytes. */
-static void pump(struct node *node)
+/* False: there is nothing more to do. */
+static bool perform_next(struct node *node)
 {
     struct client *c = node->client;
-    const struct mu_fold_event *event;
-    enum mu_engine_store_wish wish;
-    struct mu_buf bytes;
+    struct mu_engine_store_output output = mu_engine_store_next(c->store);
 
-    c->pump_planned = false;
-    while ((event = mu_engine_store_next_event(c->store)) != NULL)
-        feed(node, *event);
-    wish = mu_engine_store_next_wish(c->store);
-    if (wish == MU_ENGINE_STORE_CONNECT)
+    switch (output.type) {
+    case MU_ENGINE_STORE_EVENT:
+        feed(node, *output.event);
+        return true;
+    case MU_ENGINE_STORE_CONNECT:
         start_link(node);
-    else if (wish == MU_ENGINE_STORE_DISCONNECT)
+        return true;
+    case MU_ENGINE_STORE_DISCONNECT:
         hang_up(node);
-    bytes = mu_engine_store_take_bytes(c->store);
-    SIM_EXPECT(bytes.len == 0 || c->link != NULL, "node %u sends, and has no connection", node->index);
-    if (bytes.len > 0)
-        send_bytes(&c->link->to_server, mu_buf_slice(&bytes));
-    mu_buf_done(&bytes);
+        return true;
+    case MU_ENGINE_STORE_BYTES:
+        SIM_EXPECT(c->link != NULL, "node %u sends, and has no connection", node->index);
+        send_bytes(&c->link->to_server, mu_buf_slice(&output.bytes));
+        mu_buf_done(&output.bytes);
+        return true;
+    case MU_ENGINE_STORE_NOTHING:
+    case MU_ENGINE_STORE_END:
+        break;
+    }
+    return false;
+}
+
+static void pump(struct node *node)
+{
+    node->client->pump_planned = false;
+    while (perform_next(node)) {
+    }
     arm(node);
 }
 

@@ -25,6 +25,7 @@ struct scene {
     uint64_t leases[MU_FRAMES_COUNT];
     struct mu_buf sent; /* what is not understood yet */
     bool writes_when_leased;
+    bool holds; /* nothing is done about what comes out */
     struct trace trace;
 };
 
@@ -162,35 +163,49 @@ static void say_sent(void)
     }
 }
 
-/* As the driver does it: events, then the connection, then bytes. */
-static void pump(void)
+static void hear_event(const struct mu_fold_event *event)
 {
-    const struct mu_fold_event *event;
-    enum mu_engine_store_wish wish;
-    struct mu_buf bytes;
+    bool leased = event->type == MU_FOLD_ON_LEASED;
 
-    while ((event = mu_engine_store_next_event(sc.store)) != NULL) {
-        bool leased = event->type == MU_FOLD_ON_LEASED;
+    say_event(event);
+    if (leased && sc.writes_when_leased)
+        write_key(50, false);
+}
 
-        say_event(event);
-        if (leased && sc.writes_when_leased)
-            write_key(50, false);
-    }
-    wish = mu_engine_store_next_wish(sc.store);
-    if (wish == MU_ENGINE_STORE_CONNECT)
+/* As the driver does it. False: there is nothing more to do. */
+static bool perform_next(void)
+{
+    struct mu_engine_store_output output = mu_engine_store_next(sc.store);
+
+    switch (output.type) {
+    case MU_ENGINE_STORE_EVENT:
+        hear_event(output.event);
+        return true;
+    case MU_ENGINE_STORE_CONNECT:
         add("connect");
-    if (wish == MU_ENGINE_STORE_DISCONNECT) {
+        return true;
+    case MU_ENGINE_STORE_DISCONNECT:
         add("hang up");
         sc.linked = false;
-    }
-    bytes = mu_engine_store_take_bytes(sc.store);
-    if (bytes.len > 0) {
-        assert_true(sc.linked);
+        return true;
+    case MU_ENGINE_STORE_BYTES:
+        assert_true(sc.linked && output.bytes.len > 0);
         sc.segments++;
-        assert_int_equal(mu_buf_append(&sc.sent, bytes.data, bytes.len, SIZE_MAX), 0);
+        assert_int_equal(mu_buf_append(&sc.sent, output.bytes.data, output.bytes.len, SIZE_MAX), 0);
+        mu_buf_done(&output.bytes);
+        say_sent();
+        return true;
+    case MU_ENGINE_STORE_NOTHING:
+    case MU_ENGINE_STORE_END:
+        break;
     }
-    mu_buf_done(&bytes);
-    say_sent();
+    return false;
+}
+
+static void pump(void)
+{
+    while (!sc.holds && perform_next()) {
+    }
 }
 
 /* ---- What comes in ---- */
@@ -1223,6 +1238,117 @@ static void it_ends_whatever_happens(void **state)
     }
 }
 
+/* ---- The order of what comes out ---- */
+
+/* One call a letter. */
+static void play(char call)
+{
+    switch (call) {
+    case 't':
+        take(1);
+        break;
+    case 'l':
+        load(2, MU_FOLD_JOB);
+        break;
+    case 'c':
+        link_up();
+        break;
+    case 'p':
+        hear("\0", 1);
+        break;
+    case 'w':
+        welcome(77);
+        break;
+    case 'g':
+        answer(MU_FRAME_GRANT, MU_ENGINE_OK);
+        break;
+    case 'k':
+        hear_keys(MU_FRAME_LOAD, false, "", "");
+        break;
+    case 'r':
+        answer(MU_FRAME_REVOKE, MU_ENGINE_OK);
+        break;
+    case 'x':
+        lose();
+        break;
+    case '?': /* wrong bytes */
+        hear("\1\0\0\0", 4);
+        break;
+    case '.': /* until it wants to hear that time has passed */
+        pass_to_deadline();
+        break;
+    case 'e':
+        mu_engine_store_end(sc.store, sc.now_ms);
+        pump();
+        break;
+    default:
+        fail_msg("no such call: %c", call);
+    }
+}
+
+/* Plays the calls; behind | nothing is done about what comes out. Returns all that comes out in the end. */
+static const char *comes_out(const char *calls)
+{
+    static const char *const names[] = { "nothing", "event", "connect", "disconnect", "bytes", "end" };
+    struct mu_engine_store_output output;
+
+    restart();
+    for (; *calls != '\0'; calls++)
+        if (*calls == '|')
+            sc.holds = true;
+        else
+            play(*calls);
+    trace_begin(&sc.trace);
+    do {
+        output = mu_engine_store_next(sc.store);
+        add("%s", names[output.type]);
+        mu_buf_done(&output.bytes);
+    } while (output.type != MU_ENGINE_STORE_NOTHING && output.type != MU_ENGINE_STORE_END);
+    return sc.trace.text;
+}
+
+static void what_comes_out_has_one_order(void **state)
+{
+    static const struct {
+        const char *calls, *out;
+    } rows[] = {
+        { "|", "nothing" },
+        { "|t", "connect; nothing" },
+        { "|tl", "connect; nothing" },
+        { "t|l", "nothing" }, /* CONNECTING */
+        { "t|c", "bytes; nothing" },
+        { "tc|l", "nothing" }, /* PROBING */
+        { "tcl|p", "event; bytes; nothing" },
+        { "tc|pl", "event; bytes; nothing" },
+        { "tclp|w", "nothing" },          /* GREETING */
+        { "tclp|wgk", "event; nothing" }, /* READY */
+        { "tclpwgk|x", "event; nothing" },
+        { "tclpwgk|?", "event; disconnect; nothing" },
+        { "tclpwgk|l?", "disconnect; nothing" }, /* the LOAD is not sent any more */
+        { "tclpwgk?|.", "connect; nothing" },
+        { "tclpwgk?|..", "event; connect; nothing" }, /* TROUBLE */
+        /* The end: nothing is told any more. */
+        { "|e", "end" },
+        { "|te", "end" }, /* the wish to connect is gone */
+        { "t|e", "disconnect; end" },
+        { "tc|e", "disconnect; end" },
+        { "t|ce", "disconnect; end" },  /* the probe is not sent any more */
+        { "tclp|e", "bytes; nothing" }, /* ENDING */
+        { "tclp|wgke", "bytes; nothing" },
+        { "tclpwgke|", "nothing" },
+        { "tclpwgke|r", "disconnect; end" },
+        { "tclpwgke|x", "end" },
+        { "tclpwgk|xe", "end" },
+        { "tclpwgk|?e", "disconnect; end" },
+        { "tclpwgke|.", "disconnect; end" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++)
+        if (strcmp(comes_out(rows[i].calls), rows[i].out) != 0)
+            fail_msg("%s: %s and not %s", rows[i].calls, sc.trace.text, rows[i].out);
+}
+
 /* ---- Bytes that are wrong ---- */
 
 static void wrong_frames_end_the_connection(void **state)
@@ -1541,41 +1667,42 @@ static bool send_down(bool slowly)
     return false;
 }
 
+static void link_with_engine(void)
+{
+    union mu_addr peer;
+
+    assert_true(mu_addr_parse("10.0.0.1", 29400, &peer));
+    mu_engine_session_init(&server.session, &server.host, &ends);
+    server.linked = true;
+    server.to_skip = 5 + 1 + 16 + sizeof MU_SESSION_PROBE - 1;
+    CLIENT(mu_engine_store_connected(sc.store, &peer, sc.now_ms));
+}
+
 static void step_with_engine(bool slowly)
 {
-    const struct mu_fold_event *event;
-    struct mu_buf bytes;
+    struct mu_engine_store_output output;
     uint64_t at_ms;
 
     node_acts();
-    while ((event = mu_engine_store_next_event(sc.store)) != NULL) {
-        node_hears(event);
-        node_acts();
-    }
-    switch (mu_engine_store_next_wish(sc.store)) {
-    case MU_ENGINE_STORE_CONNECT: {
-        union mu_addr peer;
-
-        assert_true(mu_addr_parse("10.0.0.1", 29400, &peer));
-        mu_engine_session_init(&server.session, &server.host, &ends);
-        server.linked = true;
-        server.to_skip = 5 + 1 + 16 + sizeof MU_SESSION_PROBE - 1;
-        CLIENT(mu_engine_store_connected(sc.store, &peer, sc.now_ms));
+    output = mu_engine_store_next(sc.store);
+    switch (output.type) {
+    case MU_ENGINE_STORE_EVENT:
+        node_hears(output.event);
         return;
-    }
+    case MU_ENGINE_STORE_CONNECT:
+        link_with_engine();
+        return;
     case MU_ENGINE_STORE_DISCONNECT:
         server_loses(false);
         return;
+    case MU_ENGINE_STORE_BYTES:
+        (void)send_up(mu_buf_slice(&output.bytes));
+        mu_buf_done(&output.bytes);
+        return;
     case MU_ENGINE_STORE_NOTHING:
+    case MU_ENGINE_STORE_END:
         break;
     }
-    bytes = mu_engine_store_take_bytes(sc.store);
-    if (bytes.len > 0) {
-        (void)send_up(mu_buf_slice(&bytes));
-        mu_buf_done(&bytes);
-        return;
-    }
-    mu_buf_done(&bytes);
     if (send_down(slowly))
         return;
     at_ms = mu_engine_store_deadline_ms(sc.store);
@@ -1732,6 +1859,7 @@ int main(void)
         TEST(a_lease_after_trouble_is_told_when_it_is_granted),
         TEST(it_ends_its_lease_when_it_ends),
         TEST(it_ends_whatever_happens),
+        TEST(what_comes_out_has_one_order),
         TEST(wrong_frames_end_the_connection),
         TEST(frames_of_wrong_lengths_end_the_connection),
         TEST(a_version_that_was_not_offered_is_refused),
