@@ -76,21 +76,36 @@ static void tell_progress(struct mu_dynamic *d, struct muster_rdzv_event *event)
     tell_named(d, event);
 }
 
-static void dynamic_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
+static void tell_joined(struct mu_dynamic *d, struct muster_rdzv_event *event)
 {
-    struct mu_dynamic *d = dynamic_of(shell);
     const struct mu_rdzv_world *world = mu_rdzv_world(d->rdzv);
 
+    event->old_dialect = mu_dynamic_is_old(world);
+    mu_shell_say_nodes(&d->shell, event, world->members, world->count);
+}
+
+static void dynamic_tell(struct mu_shell *shell, struct muster_rdzv_event *event, enum mu_talk_nodes nodes,
+                         const struct mu_part_news *news)
+{
+    struct mu_dynamic *d = dynamic_of(shell);
+
     (void)news;
-    if (event->type == MUSTER_RDZV_JOINED) {
-        event->old_dialect = mu_dynamic_is_old(world);
-        mu_shell_say_nodes(&d->shell, event, world->members, world->count);
-    } else if (event->type == MUSTER_RDZV_WAITING) {
+    switch (nodes) {
+    case MU_TALK_NODES_MEMBERS:
+        tell_joined(d, event);
+        break;
+    case MU_TALK_NODES_WAITING:
         tell_named(d, event);
-    } else if (event->type == MUSTER_RDZV_PEERS_LOST) {
+        break;
+    case MU_TALK_NODES_LOST:
         tell_lost(d, event);
-    } else {
+        break;
+    case MU_TALK_NODES_SEEN:
         tell_progress(d, event);
+        break;
+    case MU_TALK_NODES_NONE:
+        mu_shell_say(shell, event);
+        break;
     }
 }
 

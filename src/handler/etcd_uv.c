@@ -61,19 +61,26 @@ static void tell_progress(struct etcd *e, struct muster_rdzv_event *event)
     mu_shell_say_nodes(&e->shell, event, seen.nodes, seen.nodes_count);
 }
 
-static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
+static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, enum mu_talk_nodes nodes,
+                    const struct mu_part_news *news)
 {
     struct etcd *e = (struct etcd *)shell;
 
-    if (event->type == MUSTER_RDZV_PROGRESS) {
-        tell_progress(e, event);
-    } else if (event->type == MUSTER_RDZV_PEERS_LOST) {
-        tell_nodes(e, event, news->ranks, news->ranks_count);
-    } else if (event->type == MUSTER_RDZV_JOINED) {
+    switch (nodes) {
+    case MU_TALK_NODES_MEMBERS:
         event->old_dialect = mu_etcd_is_old(mu_classic_world(e->classic), e->place.old_dialect);
         tell_nodes(e, event, NULL, mu_classic_world(e->classic)->count);
-    } else {
+        break;
+    case MU_TALK_NODES_LOST:
+        tell_nodes(e, event, news->ranks, news->ranks_count);
+        break;
+    case MU_TALK_NODES_SEEN:
+        tell_progress(e, event);
+        break;
+    case MU_TALK_NODES_WAITING:
+    case MU_TALK_NODES_NONE:
         mu_shell_say(shell, event);
+        break;
     }
 }
 

@@ -38,19 +38,24 @@ static void tell_progress(struct mu_fold_uv *f, struct muster_rdzv_event *event)
     mu_shell_say_nodes(f->shell, event, crowd->nodes, crowd->count);
 }
 
-void mu_fold_uv_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
+void mu_fold_uv_tell(struct mu_shell *shell, struct muster_rdzv_event *event, enum mu_talk_nodes nodes,
+                     const struct mu_part_news *news)
 {
     struct mu_fold_uv *f = fold_of(shell);
 
     (void)news;
-    if (event->type == MUSTER_RDZV_JOINED) {
-        tell_members(f, event, false);
-    } else if (event->type == MUSTER_RDZV_PEERS_LOST) {
-        tell_members(f, event, true);
-    } else if (event->type == MUSTER_RDZV_PROGRESS) {
+    switch (nodes) {
+    case MU_TALK_NODES_MEMBERS:
+    case MU_TALK_NODES_LOST:
+        tell_members(f, event, nodes == MU_TALK_NODES_LOST);
+        break;
+    case MU_TALK_NODES_SEEN:
         tell_progress(f, event);
-    } else {
+        break;
+    case MU_TALK_NODES_WAITING:
+    case MU_TALK_NODES_NONE:
         mu_shell_say(shell, event);
+        break;
     }
 }
 

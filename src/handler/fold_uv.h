@@ -32,7 +32,8 @@ void mu_fold_uv_request(struct mu_shell *shell, const void *effect);
 void mu_fold_uv_own(struct mu_shell *shell, const void *told);
 void mu_fold_uv_start_boot(struct mu_shell *shell);
 void mu_fold_uv_boot_request(struct mu_shell *shell, const struct mu_boot_effect *effect);
-void mu_fold_uv_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news);
+void mu_fold_uv_tell(struct mu_shell *shell, struct muster_rdzv_event *event, enum mu_talk_nodes nodes,
+                     const struct mu_part_news *news);
 void mu_fold_uv_on_time(struct mu_shell *shell);
 
 /* As in struct mu_handler_ops. */

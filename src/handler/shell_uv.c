@@ -41,34 +41,6 @@ struct mu_teller mu_shell_teller(const struct mu_shell *s)
     return (struct mu_teller){ s->run_id, s->me };
 }
 
-static void tell_joined(struct mu_shell *s, struct muster_rdzv_event *event)
-{
-    struct mu_part_world world = { .rank = -1 };
-    struct muster_rdzv_info info = { .bootstrap = s->bootstrap };
-
-    (void)s->ops->part->world(s->part, &world);
-    info.round = world.round;
-    info.rank = world.rank;
-    info.world_size = (int64_t)world.count;
-    /* cppcheck-suppress autoVariables ; it is told before this returns */
-    event->info = &info;
-    event->seat = world.seat;
-    s->ops->tell(s, event, NULL);
-}
-
-static void tell_progress(struct mu_shell *s, struct muster_rdzv_event *event, const struct mu_part_news *news)
-{
-    struct mu_part_progress seen = s->ops->part->progress(s->part);
-    struct muster_rdzv_progress progress = mu_talk_progress(&seen, uv_now(s->loop));
-
-    progress.min_nodes = s->nodes_min;
-    progress.max_nodes = s->nodes_max;
-    event->round = seen.round;
-    /* cppcheck-suppress autoVariables ; it is told before this returns */
-    event->progress = &progress;
-    s->ops->tell(s, event, news);
-}
-
 /* If it is a step of the story. */
 static void record_effect(const struct mu_shell *s, const struct mu_talk_effect *effect,
                           const struct muster_error *error)
@@ -84,43 +56,26 @@ static void record_effect(const struct mu_shell *s, const struct mu_talk_effect 
         mu_rdzv_trace_tell(&who, story);
 }
 
-static const struct mu_part_verdict *verdict(const struct mu_shell *s)
-{
-    return s->part != NULL && s->ops->part->led != NULL ? s->ops->part->led->verdict(s->part) : NULL;
-}
-
 static void tell_owner(struct mu_shell *s, const struct mu_talk_effect *effect, const struct mu_part_news *news)
 {
-    struct mu_talk_facts facts = { .news = news, .loss_cause = s->handler.loss_cause, .verdict = verdict(s) };
+    struct mu_talk_facts facts = { .part_ops = s->ops->part,
+                                   .part = s->part,
+                                   .news = news,
+                                   .loss_cause = s->handler.loss_cause,
+                                   .bootstrap = &s->bootstrap,
+                                   .nodes_min = s->nodes_min,
+                                   .nodes_max = s->nodes_max,
+                                   .now_ms = uv_now(s->loop) };
     struct muster_rdzv_event event = mu_talk_event(&s->talk, effect, &facts);
+    enum mu_talk_nodes nodes = mu_talk_nodes(effect->tell);
 
     if (event.error != NULL)
         mu_handler_wrap(&event, s->run_id, &facts.error);
     record_effect(s, effect, event.error);
-    switch (effect->tell) {
-    case MU_PART_TELL_JOINED:
-        tell_joined(s, &event);
-        return;
-    case MU_PART_TELL_PROGRESS:
-        tell_progress(s, &event, news);
-        return;
-    case MU_PART_TELL_WAITING:
-    case MU_PART_TELL_LOST:
-        s->ops->tell(s, &event, news);
-        return;
-    case MU_PART_TELL_FAILED:
-    case MU_PART_TELL_CLOSED:
-    case MU_PART_TELL_BACKEND_DOWN:
-    case MU_PART_TELL_LOOKED:
-    case MU_PART_TELL_LEFT:
-    case MU_PART_TELL_REMOVED:
-    case MU_PART_TELL_REPORTED:
-    case MU_PART_TELL_BACKEND_UP:
-    case MU_PART_TELL_FOREIGN:
-    case MU_PART_TELLS_COUNT:
-        break;
-    }
-    mu_shell_say(s, &event);
+    if (nodes == MU_TALK_NODES_NONE)
+        mu_shell_say(s, &event);
+    else
+        s->ops->tell(s, &event, nodes, news);
 }
 
 /* ---- The conversation ---- */

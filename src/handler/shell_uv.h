@@ -35,9 +35,10 @@ struct mu_shell_ops { /* a constant */
     void (*own)(struct mu_shell *shell, const void *effect); /* a tell of this machine's alone. NULL: none */
     void (*start_boot)(struct mu_shell *shell);              /* ends with mu_boot_uv_start() */
     void (*boot_request)(struct mu_shell *shell, const struct mu_boot_effect *effect); /* NULL if the boot has a kv */
-    /* JOINED, WAITING, PEERS_LOST or PROGRESS: adds the nodes and what else it knows, and ends with mu_shell_say().
-     * `news`: what the part told; NULL: that was before. */
-    void (*tell)(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news);
+    /* Something that goes with nodes: adds them and what else it knows, and ends with mu_shell_say(). `news`: what the
+     * part told; NULL: that was before. */
+    void (*tell)(struct mu_shell *shell, struct muster_rdzv_event *event, enum mu_talk_nodes nodes,
+                 const struct mu_part_news *news);
     void (*heard)(struct mu_shell *shell, const struct mu_part_news *news); /* before talk hears of it. May be NULL */
     void (*waits)(struct mu_shell *shell, bool waits); /* after each step of talk: does the owner wait? May be NULL */
     void (*on_time)(struct mu_shell *shell);           /* before the part hears that time has passed. May be NULL */

@@ -523,6 +523,8 @@ enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked)
     return requests[asked];
 }
 
+/* ---- In the words of the owner ---- */
+
 static int64_t left_ms(uint64_t until_ms, uint64_t now_ms)
 {
     if (until_ms == UINT64_MAX)
@@ -530,14 +532,38 @@ static int64_t left_ms(uint64_t until_ms, uint64_t now_ms)
     return until_ms > now_ms ? (int64_t)(until_ms - now_ms) : 0;
 }
 
-struct muster_rdzv_progress mu_talk_progress(const struct mu_part_progress *seen, uint64_t now_ms)
+static void add_world(struct muster_rdzv_event *event, struct mu_talk_facts *facts)
 {
-    return (struct muster_rdzv_progress){ .joined = seen->joined,
-                                          .waiting = seen->waiting,
-                                          .spares = seen->spares,
-                                          .spare = seen->spare,
-                                          .last_call_left_ms = left_ms(seen->last_call_until_ms, now_ms),
-                                          .join_left_ms = left_ms(seen->deadline_ms, now_ms) };
+    struct mu_part_world world = { .rank = -1 };
+
+    (void)facts->part_ops->world(facts->part, &world);
+    facts->info = (struct muster_rdzv_info){
+        .round = world.round, .rank = world.rank, .world_size = (int64_t)world.count, .bootstrap = *facts->bootstrap
+    };
+    event->info = &facts->info;
+    event->seat = world.seat;
+}
+
+static void add_progress(struct muster_rdzv_event *event, struct mu_talk_facts *facts)
+{
+    struct mu_part_progress seen = facts->part_ops->progress(facts->part);
+
+    facts->progress =
+        (struct muster_rdzv_progress){ .min_nodes = facts->nodes_min,
+                                       .max_nodes = facts->nodes_max,
+                                       .joined = seen.joined,
+                                       .waiting = seen.waiting,
+                                       .spares = seen.spares,
+                                       .spare = seen.spare,
+                                       .last_call_left_ms = left_ms(seen.last_call_until_ms, facts->now_ms),
+                                       .join_left_ms = left_ms(seen.deadline_ms, facts->now_ms) };
+    event->round = seen.round;
+    event->progress = &facts->progress;
+}
+
+static const struct mu_part_verdict *verdict(const struct mu_talk_facts *facts)
+{
+    return facts->part != NULL && facts->part_ops->led != NULL ? facts->part_ops->led->verdict(facts->part) : NULL;
 }
 
 static void add_outage(struct muster_rdzv_event *event, const struct mu_part_news *news)
@@ -581,12 +607,42 @@ struct muster_rdzv_event mu_talk_event(const struct mu_talk *t, const struct mu_
     if (effect->tell == MU_PART_TELL_REMOVED)
         event.cause = news->cause;
     if (effect->tell == MU_PART_TELL_FAILED || effect->tell == MU_PART_TELL_CLOSED)
-        event.verdict = facts->verdict;
+        event.verdict = verdict(facts);
     if (effect->tell == MU_PART_TELL_WAITING && effect->who != NULL) {
         facts->first = (struct muster_node){ effect->who, -1, -1 };
         event.nodes = &facts->first;
         event.nodes_count = 1;
     }
+    if (effect->tell == MU_PART_TELL_JOINED)
+        add_world(&event, facts);
+    if (effect->tell == MU_PART_TELL_PROGRESS)
+        add_progress(&event, facts);
     event.closed = effect->tell == MU_PART_TELL_LOOKED && news != NULL && news->closed;
     return event;
+}
+
+enum mu_talk_nodes mu_talk_nodes(enum mu_part_tell tell)
+{
+    switch (tell) {
+    case MU_PART_TELL_JOINED:
+        return MU_TALK_NODES_MEMBERS;
+    case MU_PART_TELL_WAITING:
+        return MU_TALK_NODES_WAITING;
+    case MU_PART_TELL_LOST:
+        return MU_TALK_NODES_LOST;
+    case MU_PART_TELL_PROGRESS:
+        return MU_TALK_NODES_SEEN;
+    case MU_PART_TELL_FAILED:
+    case MU_PART_TELL_CLOSED:
+    case MU_PART_TELL_BACKEND_DOWN:
+    case MU_PART_TELL_BACKEND_UP:
+    case MU_PART_TELL_LOOKED:
+    case MU_PART_TELL_LEFT:
+    case MU_PART_TELL_REMOVED:
+    case MU_PART_TELL_REPORTED:
+    case MU_PART_TELL_FOREIGN:
+    case MU_PART_TELLS_COUNT:
+        break;
+    }
+    return MU_TALK_NODES_NONE;
 }

@@ -93,7 +93,7 @@ enum mu_talk_effect_type {
     MU_TALK_DO_START_BOOT, /* of the round that the machine has joined */
     MU_TALK_DO_STOP_BOOT,
     MU_TALK_DO_FIND, /* the back end; FOUND or NOT_FOUND comes later, or from inside */
-    MU_TALK_DO_TELL, /* the owner: mu_talk_event(), and who. What else belongs to it, the handler knows */
+    MU_TALK_DO_TELL, /* the owner: mu_talk_event(). Who the nodes are, the handler knows: mu_talk_nodes() */
 };
 
 struct mu_talk_effect { /* borrows from the machine and from the event, until the next step */
@@ -155,21 +155,35 @@ const char *mu_talk_state_text(enum mu_talk_state value);
 
 /* What the driver knows besides, and room for what a tell points to. */
 struct mu_talk_facts {
-    const struct mu_part_news *news;       /* what the machine told in this step; NULL: nothing */
-    const char *loss_cause;                /* how this back end notices a loss */
-    const struct mu_part_verdict *verdict; /* NULL: none is known */
+    const struct mu_part_ops *part_ops;
+    const void *part;                          /* the machine; NULL: there is no back end */
+    const struct mu_part_news *news;           /* what the machine told in this step; NULL: nothing */
+    const char *loss_cause;                    /* how this back end notices a loss */
+    const struct muster_store_info *bootstrap; /* JOINED: where the workers meet */
+    int64_t nodes_min, nodes_max;              /* PROGRESS: this node's limits */
+    uint64_t now_ms;                           /* PROGRESS */
     struct muster_error error;
     struct muster_node first; /* of the nodes that wait */
+    struct muster_rdzv_info info;
+    struct muster_rdzv_progress progress;
 };
 
-/* A TELL in the words of the owner, without what only the handler knows. It points into `facts`. */
+/* A TELL in the words of the owner, but for the nodes that go with it. It points into `facts`. */
 struct muster_rdzv_event mu_talk_event(const struct mu_talk *t, const struct mu_talk_effect *effect,
                                        struct mu_talk_facts *facts);
 /* A tell that the machine did not make: progress may have changed. */
 extern const struct mu_part_news mu_talk_progress_news;
 /* What was asked, in the words of the owner. */
 enum muster_rdzv_request mu_talk_request(enum mu_part_event_type asked);
-/* What an owner that waits is told, but for the limits of nodes. */
-struct muster_rdzv_progress mu_talk_progress(const struct mu_part_progress *seen, uint64_t now_ms);
+
+enum mu_talk_nodes {
+    MU_TALK_NODES_NONE,
+    MU_TALK_NODES_MEMBERS, /* JOINED: of the round */
+    MU_TALK_NODES_WAITING, /* WAITING: those that could be let in. The event has the first of them already */
+    MU_TALK_NODES_LOST,    /* LOST: those that the machine names with it */
+    MU_TALK_NODES_SEEN,    /* PROGRESS: that have joined, or wait */
+};
+
+enum mu_talk_nodes mu_talk_nodes(enum mu_part_tell tell); /* which go with it */
 
 #endif

@@ -38,20 +38,22 @@ static size_t name_members(const struct node *node, bool only_lost, struct muste
 
 static void tell_owner(struct node *node, const struct mu_talk_effect *effect, const struct mu_part_news *news)
 {
-    struct mu_talk_facts facts = { .news = news, .loss_cause = "lost", .verdict = mu_fold_verdict(node->fold) };
+    const struct muster_store_info bootstrap = { .master_port = 0 };
+    struct mu_talk_facts facts = { .part_ops = &mu_fold_part,
+                                   .part = node->fold,
+                                   .news = news,
+                                   .loss_cause = "lost",
+                                   .bootstrap = &bootstrap,
+                                   .now_ms = now_ms() };
     struct muster_rdzv_event event = mu_talk_event(&handler_of(node)->talk, effect, &facts);
-    struct muster_rdzv_info info = { .round = effect->round, .rank = mu_fold_rank(node->fold) };
+    enum mu_talk_nodes which = mu_talk_nodes(effect->tell);
     struct muster_node nodes[NAMED_MAX];
 
-    if (effect->tell == MU_PART_TELL_JOINED) {
-        SIM_EXPECT(mu_fold_world(node->fold) != NULL, "node %u is told of a world that it is not in", node->index);
-        info.world_size = mu_fold_world(node->fold)->nodes;
-        event.info = &info;
-        event.seat = mu_fold_seat(node->fold);
-    }
-    if (effect->tell == MU_PART_TELL_JOINED || effect->tell == MU_PART_TELL_LOST) {
+    SIM_EXPECT(effect->tell != MU_PART_TELL_JOINED || (event.info->round == effect->round && event.info->rank >= 0),
+               "node %u is told of a world that it is not in", node->index);
+    if (which == MU_TALK_NODES_MEMBERS || which == MU_TALK_NODES_LOST) {
         event.nodes = nodes;
-        event.nodes_count = name_members(node, effect->tell == MU_PART_TELL_LOST, nodes);
+        event.nodes_count = name_members(node, which == MU_TALK_NODES_LOST, nodes);
     }
     agent_hear(node, &event);
 }

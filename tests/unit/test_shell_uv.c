@@ -179,8 +179,10 @@ static void answer_boot(const char *value)
         (struct mu_boot_event){ .type = MU_BOOT_ON_GOT, .id = scene.get.id, .value = mu_slice_str(value) });
 }
 
-static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, const struct mu_part_news *news)
+static void on_tell(struct mu_shell *shell, struct muster_rdzv_event *event, enum mu_talk_nodes nodes,
+                    const struct mu_part_news *news)
 {
+    assert_int_equal(nodes, mu_talk_nodes((enum mu_part_tell)event->type));
     assert_true(news != NULL || event->type == MUSTER_RDZV_JOINED || event->type == MUSTER_RDZV_WAITING);
     mu_shell_say(shell, event);
 }

@@ -654,6 +654,37 @@ static void who_closes_while_a_round_boots_is_answered(void **state)
     GIVES("boot failed, turn, left", "tell failed join: no -> idle");
 }
 
+/* ---- In the words of the owner ---- */
+
+static struct { /* what the machine says of itself */
+    struct mu_part_seat seat;
+    struct mu_part_progress seen;
+    struct mu_part_verdict verdict;
+} part;
+
+static bool part_world(const void *of, struct mu_part_world *ret_world)
+{
+    assert_ptr_equal(of, &part);
+    *ret_world = (struct mu_part_world){ .round = 4, .rank = 1, .count = 2, .seat = &part.seat };
+    return true;
+}
+
+static struct mu_part_progress part_progress(const void *of)
+{
+    assert_ptr_equal(of, &part);
+    return part.seen;
+}
+
+static const struct mu_part_verdict *part_verdict(const void *of)
+{
+    assert_ptr_equal(of, &part);
+    return &part.verdict;
+}
+
+static const struct mu_part_led_ops led = { .verdict = part_verdict };
+static const struct mu_part_ops led_ops = { .world = part_world, .progress = part_progress, .led = &led };
+static const struct mu_part_ops leaderless_ops = { .world = part_world, .progress = part_progress };
+
 static void what_the_owner_is_told_is_in_its_own_words(void **state)
 {
     enum { OWN = MUSTER_ESYSTEM, TOLD = MUSTER_ERDZV_CONNECTION, TIMEOUT = MUSTER_ERDZV_TIMEOUT, NONE = 0 };
@@ -681,8 +712,6 @@ static void what_the_owner_is_told_is_in_its_own_words(void **state)
 #undef REQUEST
     };
 
-    static const struct mu_part_verdict verdict = { .cause = "rank 3 failed" };
-
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         const struct muster_error why = { .code = rows[i].code };
@@ -692,7 +721,9 @@ static void what_the_owner_is_told_is_in_its_own_words(void **state)
                                                .asked = rows[i].asked,
                                                .round = 5,
                                                .error = rows[i].code != NONE ? &why : NULL };
-        struct mu_talk_facts facts = { .news = &news, .loss_cause = "no heartbeat", .verdict = &verdict };
+        struct mu_talk_facts facts = {
+            .part_ops = &led_ops, .part = &part, .news = &news, .loss_cause = "no heartbeat"
+        };
         struct muster_rdzv_event event;
         struct mu_talk t;
 
@@ -702,7 +733,7 @@ static void what_the_owner_is_told_is_in_its_own_words(void **state)
         assert_int_equal(event.request, rows[i].request);
         assert_int_equal(event.closed, rows[i].closed);
         assert_int_equal(event.cause != NULL, rows[i].tell == MU_PART_TELL_LOST);
-        assert_ptr_equal(event.verdict, rows[i].tell == MU_PART_TELL_FAILED ? &verdict : NULL);
+        assert_ptr_equal(event.verdict, rows[i].tell == MU_PART_TELL_FAILED ? &part.verdict : NULL);
         assert_int_equal(event.error != NULL ? event.error->code : NONE, rows[i].told_code);
     }
 }
@@ -725,16 +756,18 @@ static void a_loss_without_a_cause_has_that_of_the_back_end(void **state)
     assert_string_equal(told_of(MU_PART_TELL_LOST, NULL, &facts).cause, "rank 3 failed");
 }
 
-static void how_a_job_ended_is_told_with_its_end(void **state)
+static void how_a_job_ended_is_told_with_its_end_where_there_is_a_leader(void **state)
 {
-    static const struct mu_part_verdict verdict = { .cause = "rank 3 failed" };
-    const struct mu_part_news news = { .round = 1 };
-    struct mu_talk_facts facts = { .news = &news, .verdict = &verdict };
+    struct mu_talk_facts facts = { .part_ops = &led_ops, .part = &part };
 
     (void)state;
-    assert_ptr_equal(told_of(MU_PART_TELL_CLOSED, NULL, &facts).verdict, &verdict);
-    assert_ptr_equal(told_of(MU_PART_TELL_FAILED, NULL, &facts).verdict, &verdict);
+    assert_ptr_equal(told_of(MU_PART_TELL_CLOSED, NULL, &facts).verdict, &part.verdict);
+    assert_ptr_equal(told_of(MU_PART_TELL_FAILED, NULL, &facts).verdict, &part.verdict);
     assert_null(told_of(MU_PART_TELL_LEFT, NULL, &facts).verdict);
+    facts.part = NULL; /* no back end was found */
+    assert_null(told_of(MU_PART_TELL_FAILED, NULL, &facts).verdict);
+    facts = (struct mu_talk_facts){ .part_ops = &leaderless_ops, .part = &part };
+    assert_null(told_of(MU_PART_TELL_CLOSED, NULL, &facts).verdict);
 }
 
 static void the_first_node_that_waits_is_named(void **state)
@@ -749,20 +782,57 @@ static void the_first_node_that_waits_is_named(void **state)
     assert_int_equal(told_of(MU_PART_TELL_WAITING, NULL, &facts).nodes_count, 0);
 }
 
-static void what_an_owner_that_waits_is_told(void **state)
+static void a_round_is_told_with_our_rank_and_where_its_workers_meet(void **state)
 {
-    const struct mu_part_progress seen = {
-        .joined = 2, .waiting = 1, .spares = 3, .spare = true, .last_call_until_ms = 900, .deadline_ms = 1500
-    };
-    struct muster_rdzv_progress told = mu_talk_progress(&seen, 1000);
+    const struct muster_store_info bootstrap = { .master_addr = "10.0.0.1", .master_port = 4711 };
+    struct mu_talk_facts facts = { .part_ops = &led_ops, .part = &part, .bootstrap = &bootstrap };
+    struct muster_rdzv_event told = told_of(MU_PART_TELL_JOINED, NULL, &facts);
 
     (void)state;
-    assert_true(told.joined == 2 && told.waiting == 1 && told.spares == 3 && told.spare);
-    assert_int_equal(told.last_call_left_ms, 0); /* it is over */
-    assert_int_equal(told.join_left_ms, 500);
-    told = mu_talk_progress(&(struct mu_part_progress){ .last_call_until_ms = UINT64_MAX, .deadline_ms = UINT64_MAX },
-                            1000);
-    assert_true(told.last_call_left_ms == -1 && told.join_left_ms == -1); /* there is none */
+    assert_true(told.info->round == 4 && told.info->rank == 1 && told.info->world_size == 2);
+    assert_string_equal(told.info->bootstrap.master_addr, "10.0.0.1");
+    assert_int_equal(told.info->bootstrap.master_port, 4711);
+    assert_ptr_equal(told.seat, &part.seat);
+    assert_null(told_of(MU_PART_TELL_WAITING, NULL, &facts).info);
+}
+
+static void what_an_owner_that_waits_is_told(void **state)
+{
+    struct mu_talk_facts facts = {
+        .part_ops = &led_ops, .part = &part, .nodes_min = 2, .nodes_max = 4, .now_ms = 1000
+    };
+    struct muster_rdzv_event told;
+
+    (void)state;
+    part.seen = (struct mu_part_progress){ .round = 6,
+                                           .joined = 2,
+                                           .waiting = 1,
+                                           .spares = 3,
+                                           .spare = true,
+                                           .last_call_until_ms = 900,
+                                           .deadline_ms = 1500 };
+    told = told_of(MU_PART_TELL_PROGRESS, NULL, &facts);
+    assert_int_equal(told.round, 6);
+    assert_true(told.progress->min_nodes == 2 && told.progress->max_nodes == 4);
+    assert_true(told.progress->joined == 2 && told.progress->waiting == 1 && told.progress->spares == 3);
+    assert_true(told.progress->spare);
+    assert_int_equal(told.progress->last_call_left_ms, 0); /* it is over */
+    assert_int_equal(told.progress->join_left_ms, 500);
+    part.seen = (struct mu_part_progress){ .last_call_until_ms = UINT64_MAX, .deadline_ms = UINT64_MAX };
+    told = told_of(MU_PART_TELL_PROGRESS, NULL, &facts);
+    assert_true(told.progress->last_call_left_ms == -1 && told.progress->join_left_ms == -1); /* there is none */
+    assert_null(told_of(MU_PART_TELL_WAITING, NULL, &facts).progress);
+}
+
+static void what_goes_with_nodes(void **state)
+{
+    (void)state;
+    for (enum mu_part_tell tell = MU_PART_TELL_JOINED; tell < MU_PART_TELLS_COUNT; tell++)
+        assert_int_equal(mu_talk_nodes(tell), tell == MU_PART_TELL_JOINED     ? MU_TALK_NODES_MEMBERS
+                                              : tell == MU_PART_TELL_WAITING  ? MU_TALK_NODES_WAITING
+                                              : tell == MU_PART_TELL_LOST     ? MU_TALK_NODES_LOST
+                                              : tell == MU_PART_TELL_PROGRESS ? MU_TALK_NODES_SEEN
+                                                                              : MU_TALK_NODES_NONE);
 }
 
 static void what_an_owner_is_told_of_a_back_end_that_is_away(void **state)
@@ -794,8 +864,10 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup(name, start)
         TEST(each_event_in_each_state_has_its_effects),
         TEST(a_loss_without_a_cause_has_that_of_the_back_end),
-        TEST(how_a_job_ended_is_told_with_its_end),
+        TEST(how_a_job_ended_is_told_with_its_end_where_there_is_a_leader),
         TEST(the_first_node_that_waits_is_named),
+        TEST(a_round_is_told_with_our_rank_and_where_its_workers_meet),
+        TEST(what_goes_with_nodes),
         TEST(a_report_is_handed_on_as_it_was_when_it_was_made),
         TEST(a_report_of_who_is_no_member_any_more_has_an_answer),
         TEST(that_a_report_of_an_earlier_round_has_come_is_not_told),
