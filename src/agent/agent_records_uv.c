@@ -136,8 +136,7 @@ void mu_agent_say_members(const struct muster_rdzv_event *event)
 void mu_agent_record_failed_shutdown(const struct mu_agent *a, const struct muster_rdzv_event *event)
 {
     char hostname[MU_HANDLER_NAME_MAX];
-    const struct mu_teller who =
-        event->self != NULL ? mu_teller_of(a->run_id, event->self) : mu_teller_new(a->run_id, NULL, -1, hostname);
+    const struct mu_teller who = mu_teller_of_self(a->run_id, event->self, hostname);
 
     mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = MU_RDZV_TRACE_SHUTDOWN_FAILED, .error = event->error });
 }

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 
 enum {
     READ_TIMEOUT_S = 60,
@@ -81,11 +82,14 @@ void mu_blocking_see(struct mu_blocking_seen *seen, const struct muster_rdzv_eve
     seen->closed = seen->closed || event->type == MUSTER_RDZV_CLOSED;
 }
 
-void mu_blocking_warn(const struct mu_blocking_seen *seen, const struct muster_rdzv_event *event, const char *run_id)
+bool mu_blocking_trouble(const struct mu_blocking_seen *seen, const struct muster_rdzv_event *event,
+                         char ret_warning[static MU_BLOCKING_WARNING_MAX])
 {
-    if (event->type == MUSTER_RDZV_BACKEND_DOWN && is_member(seen->standing))
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not send a heartbeat: %s; trying again", run_id,
-               event->error != NULL ? event->error->text : "the back end does not answer");
+    if (event->type != MUSTER_RDZV_BACKEND_DOWN || !is_member(seen->standing))
+        return false;
+    (void)snprintf(ret_warning, MU_BLOCKING_WARNING_MAX, "could not send a heartbeat: %s; trying again",
+                   event->error != NULL ? event->error->text : "the back end does not answer");
+    return true;
 }
 
 bool mu_blocking_answers(enum muster_rdzv_request request, const struct muster_rdzv_event *event)
@@ -199,7 +203,8 @@ bool mu_blocking_is_known(enum mu_blocking_call_kind kind, const struct mu_block
     return kind == MU_BLOCKING_IS_CLOSED && seen->closed;
 }
 
-void mu_blocking_report(const struct mu_blocking_call *call, const char *run_id, const struct muster_node *self)
+bool mu_blocking_failed(const struct mu_blocking_call *call, enum mu_rdzv_trace_kind *ret_kind,
+                        char ret_warning[static MU_BLOCKING_WARNING_MAX])
 {
     static const enum mu_rdzv_trace_kind failures[] = {
         [MU_BLOCKING_NEXT] = MU_RDZV_TRACE_JOIN_FAILED,
@@ -208,17 +213,15 @@ void mu_blocking_report(const struct mu_blocking_call *call, const char *run_id,
         [MU_BLOCKING_NODES_WAITING] = MU_RDZV_TRACE_NODES_WAITING_FAILED,
         [MU_BLOCKING_SHUT_DOWN] = MU_RDZV_TRACE_SHUTDOWN_FAILED,
     };
-    const struct muster_error *error = &call->result.error;
-    char hostname[MU_HANDLER_NAME_MAX];
-    struct mu_teller who;
 
-    if (error->code == 0 || call->did == MU_BLOCKING_DO_JOIN) /* the handler has recorded a join that failed */
-        return;
+    if (call->result.error.code == 0 || call->did == MU_BLOCKING_DO_JOIN)
+        return false;
     assert((size_t)call->kind < sizeof failures / sizeof failures[0]);
+    *ret_kind = failures[call->kind];
+    ret_warning[0] = '\0';
     if (call->kind == MU_BLOCKING_SHUT_DOWN)
-        mu_log(MUSTER_LOG_WARNING, "rendezvous '%s': could not be shut down: %s", run_id, error->text);
-    who = self->name != NULL ? mu_teller_of(run_id, self) : mu_teller_new(run_id, NULL, -1, hostname);
-    mu_rdzv_trace_tell(&who, (struct mu_rdzv_trace){ .kind = failures[call->kind], .error = error });
+        (void)snprintf(ret_warning, MU_BLOCKING_WARNING_MAX, "could not be shut down: %s", call->result.error.text);
+    return true;
 }
 
 int64_t mu_blocking_end_ms(bool borrows)

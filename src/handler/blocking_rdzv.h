@@ -25,8 +25,11 @@ struct mu_blocking_seen {
 };
 
 void mu_blocking_see(struct mu_blocking_seen *seen, const struct muster_rdzv_event *event);
-/* Logs a trouble that only the log can tell of: the caller hears nothing before its next call. `seen`: before it. */
-void mu_blocking_warn(const struct mu_blocking_seen *seen, const struct muster_rdzv_event *event, const char *run_id);
+#define MU_BLOCKING_WARNING_MAX (sizeof(((struct muster_error *)0)->text) + 64)
+/* A trouble that only the log can tell of: the caller hears nothing before its next call. `seen`: before it. False:
+ * there is none. */
+bool mu_blocking_trouble(const struct mu_blocking_seen *seen, const struct muster_rdzv_event *event,
+                         char ret_warning[static MU_BLOCKING_WARNING_MAX]);
 /* Whether the event is what a caller waits for that has asked for `request`; UNKNOWN: for nothing. */
 bool mu_blocking_answers(enum muster_rdzv_request request, const struct muster_rdzv_event *event);
 
@@ -107,9 +110,11 @@ enum mu_blocking_step mu_blocking_next(struct mu_blocking_call *call, const stru
                                        const struct mu_blocking_answer *answer);
 /* Whether the call can be answered without waiting for other calls to end. */
 bool mu_blocking_is_known(enum mu_blocking_call_kind kind, const struct mu_blocking_seen *seen);
-/* Records a call that failed under its own name: the handler knows only what the call asked of it. A shutdown that
- * failed is logged, too. `self`: this node; name NULL: not known yet. */
-void mu_blocking_report(const struct mu_blocking_call *call, const char *run_id, const struct muster_node *self);
+/* How a call that failed is recorded, under its own name: the handler knows only what the call asked of it. False: it
+ * has not failed, or it was a join, which the handler records. The warning, for the log, is of a shutdown that failed;
+ * else it is empty. */
+bool mu_blocking_failed(const struct mu_blocking_call *call, enum mu_rdzv_trace_kind *ret_kind,
+                        char ret_warning[static MU_BLOCKING_WARNING_MAX]);
 /* How long the handler may take to end; -1: for ever. borrows: it uses something of the user's. */
 int64_t mu_blocking_end_ms(bool borrows);
 

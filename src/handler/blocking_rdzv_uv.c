@@ -89,8 +89,10 @@ static void on_event(void *ctx, const struct muster_rdzv_event *event)
 {
     struct blocking *b = ctx;
     struct mu_blocking_seen before = seen_by(b);
+    char warning[MU_BLOCKING_WARNING_MAX];
 
-    mu_blocking_warn(&before, event, b->run_id);
+    if (mu_blocking_trouble(&before, event, warning))
+        mu_handler_log(MUSTER_LOG_WARNING, b->run_id, warning);
     (void)pthread_mutex_lock(&b->lock);
     mu_blocking_see(&b->seen, event);
     if (mu_blocking_store_has_moved(&b->store, event))
@@ -264,12 +266,29 @@ static void take_steps(struct blocking *b, struct mu_blocking_call *call)
     }
 }
 
+static void record_failure(struct blocking *b, const struct mu_blocking_call *call)
+{
+    char warning[MU_BLOCKING_WARNING_MAX], hostname[MU_HANDLER_NAME_MAX];
+    struct mu_rdzv_trace story = { .error = &call->result.error };
+    struct muster_node self;
+    struct mu_teller who;
+
+    if (!mu_blocking_failed(call, &story.kind, warning))
+        return;
+    if (warning[0] != '\0')
+        mu_handler_log(MUSTER_LOG_WARNING, b->run_id, warning);
+    (void)pthread_mutex_lock(&b->lock);
+    self = b->self; /* a name that is there stays there */
+    (void)pthread_mutex_unlock(&b->lock);
+    who = mu_teller_of_self(b->run_id, &self, hostname);
+    mu_rdzv_trace_tell(&who, story);
+}
+
 static struct mu_blocking_call run(struct muster_rdzv *rdzv, enum mu_blocking_call_kind kind,
                                    struct muster_error *reterr)
 {
     struct blocking *b = blocking_of(rdzv);
     struct mu_blocking_call call = { .kind = kind, .store = b->store.kind };
-    struct muster_node self;
     struct mu_blocking_seen seen = seen_by(b);
     bool waits = !mu_blocking_is_known(kind, &seen);
 
@@ -278,10 +297,7 @@ static struct mu_blocking_call run(struct muster_rdzv *rdzv, enum mu_blocking_ca
     take_steps(b, &call);
     if (waits)
         (void)pthread_mutex_unlock(&b->calls);
-    (void)pthread_mutex_lock(&b->lock);
-    self = b->self; /* a name that is there stays there */
-    (void)pthread_mutex_unlock(&b->lock);
-    mu_blocking_report(&call, b->run_id, &self);
+    record_failure(b, &call);
     if (call.result.error.code < 0 && reterr != NULL)
         *reterr = call.result.error;
     return call;

@@ -1,5 +1,6 @@
 /* The static rendezvous for callers that block. Rank 0 serves a store at the endpoint; every node connects and is
  * counted under PyTorch's key, and rank 0 waits until all have come. There are no rounds and nothing is ever closed. */
+#include "base/log.h"
 #include "handler/bind_uv.h"
 #include "handler/blocking_rdzv.h"
 #include "handler/static_params.h"
@@ -31,11 +32,13 @@ static int open_stores(struct blocking *b, struct muster_error *reterr)
     struct mu_bind_plan plan = { .reason = MU_BIND_OWN };
     const struct muster_store_server_config server = mu_bind_server_config(&bind, &plan, 0, &networks);
     const struct muster_store_tcp_config config = mu_static_store_config(&b->place, &server);
+    char warning[MU_BIND_WARNING_MAX];
     int rc;
 
     if (config.is_host) {
         mu_bind_ask_blocking(&bind, b->place.host, &plan);
-        mu_static_warn_of_bind(&b->place, &plan);
+        if (mu_static_bind_warning(&b->place, &plan, warning))
+            mu_log(MUSTER_LOG_WARNING, "static rendezvous: %s", warning);
     }
     rc = muster_store_tcp_new(&config, &b->store, reterr);
     if (rc == 0)

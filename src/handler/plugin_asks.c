@@ -1,8 +1,6 @@
 /* What goes on between a wrapper and somebody else's back end. See plugin_asks.h. */
 #include "handler/plugin_asks.h"
 
-#include "base/log.h"
-
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -324,11 +322,6 @@ unsigned mu_plugin_watched(int fd, unsigned events)
 unsigned mu_plugin_ready(bool has_failed, unsigned found, unsigned events)
 {
     return (has_failed ? MUSTER_FD_READABLE | MUSTER_FD_WRITABLE : found) & events;
-}
-
-void mu_plugin_log(const struct mu_plugin_machine *m, enum muster_log_level level, const char *line)
-{
-    mu_log(level, "rendezvous back end '%s': %s", m->name, line);
 }
 
 int mu_plugin_fail(void *ctx, struct muster_error *reterr, int code, const char *text)

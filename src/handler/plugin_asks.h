@@ -97,7 +97,6 @@ uint64_t mu_plugin_delay_ms(int64_t delay_ms);       /* of a timer */
 unsigned mu_plugin_watched(int fd, unsigned events); /* what of `events` a descriptor is watched for; 0: it cannot be */
 /* What a descriptor that is watched for `events` is told of: `found`, or that it has failed. */
 unsigned mu_plugin_ready(bool has_failed, unsigned found, unsigned events);
-void mu_plugin_log(const struct mu_plugin_machine *m, enum muster_log_level level, const char *line);
 /* In the host's table; ctx is not used. */
 int mu_plugin_fail(void *ctx, struct muster_error *reterr, int code, const char *text);
 

@@ -168,7 +168,7 @@ static void host_stop(void *ctx, void *service)
 
 static void host_log(void *ctx, enum muster_log_level level, const char *line)
 {
-    mu_plugin_log(&((struct wrapper *)ctx)->machine, level, line);
+    mu_log(level, "rendezvous back end '%s': %s", ((struct wrapper *)ctx)->machine.name, line);
 }
 
 static const struct muster_host host_template = {

@@ -169,6 +169,14 @@ struct mu_teller mu_teller_new(const char *run_id, const char *local_addr, int64
         run_id, &(struct muster_node){ mu_handler_node_name(local_addr, hostname), (int64_t)getpid(), local_id });
 }
 
+struct mu_teller mu_teller_of_self(const char *run_id, const struct muster_node *self,
+                                   char hostname[static MU_HANDLER_NAME_MAX])
+{
+    bool known = self != NULL && self->name != NULL;
+
+    return known ? mu_teller_of(run_id, self) : mu_teller_new(run_id, NULL, -1, hostname);
+}
+
 void mu_rdzv_trace_tell(const struct mu_teller *who, struct mu_rdzv_trace story)
 {
     char text[MU_RDZV_TRACE_TEXT_MAX];

@@ -76,6 +76,9 @@ struct mu_teller { /* who tells; borrows */
 struct mu_teller mu_teller_new(const char *run_id, const char *local_addr, int64_t local_id,
                                char hostname[static MU_HANDLER_NAME_MAX]);
 struct mu_teller mu_teller_of(const char *run_id, const struct muster_node *node);
+/* This node, which may not be known yet: NULL, or without a name. Then it is known by its host, as above. */
+struct mu_teller mu_teller_of_self(const char *run_id, const struct muster_node *self,
+                                   char hostname[static MU_HANDLER_NAME_MAX]);
 
 /* The step that an effect of a conversation is; false: none. What a CLOSE was for is known to the one that asked for
  * it, so its failure is none. */

@@ -191,8 +191,13 @@ struct mu_static_call_texts {
 /* The call of a CALL or GOODBYE; borrows from the machine and from `texts`. */
 struct mu_call mu_static_call(const struct mu_static *m, const struct mu_static_effect *effect,
                               struct mu_static_call_texts *texts);
-/* A TELL: the listener is called from inside. */
-void mu_static_tell(const struct mu_static *m, const struct mu_static_effect *effect, uint64_t now_ms,
-                    muster_rdzv_listener *listener, void *ctx);
+/* Room for what a tell points to. */
+struct mu_static_told {
+    struct muster_rdzv_progress progress;
+    struct muster_rdzv_info info;
+};
+/* A TELL in the words of the owner; borrows from the machine and from `told`. */
+struct muster_rdzv_event mu_static_event(const struct mu_static *m, const struct mu_static_effect *effect,
+                                         uint64_t now_ms, struct mu_static_told *told);
 
 #endif

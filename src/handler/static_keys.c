@@ -80,27 +80,27 @@ struct mu_call mu_static_call(const struct mu_static *m, const struct mu_static_
 
 /* ---- What the owner is told ---- */
 
-void mu_static_tell(const struct mu_static *m, const struct mu_static_effect *effect, uint64_t now_ms,
-                    muster_rdzv_listener *listener, void *ctx)
+struct muster_rdzv_event mu_static_event(const struct mu_static *m, const struct mu_static_effect *effect,
+                                         uint64_t now_ms, struct mu_static_told *told)
 {
-    const struct muster_rdzv_progress progress = { .joined = m->progress.joined,
-                                                   .min_nodes = m->place->world_size,
-                                                   .max_nodes = m->place->world_size,
-                                                   .last_call_left_ms = -1,
-                                                   .join_left_ms = (int64_t)mu_static_left_ms(m, now_ms) };
-    const struct muster_rdzv_info info = mu_static_info(m->place, NULL);
     struct muster_rdzv_event event = { .size = sizeof event, .type = effect->tell, .round = -1 };
 
     if (effect->tell == MUSTER_RDZV_PROGRESS) {
-        event.progress = &progress;
+        told->progress = (struct muster_rdzv_progress){ .joined = m->progress.joined,
+                                                        .min_nodes = m->place->world_size,
+                                                        .max_nodes = m->place->world_size,
+                                                        .last_call_left_ms = -1,
+                                                        .join_left_ms = (int64_t)mu_static_left_ms(m, now_ms) };
+        event.progress = &told->progress;
         event.nodes = m->progress.nodes;
         event.nodes_count = m->progress.nodes_count;
     } else if (effect->tell == MUSTER_RDZV_JOINED) {
-        event.info = &info;
+        told->info = mu_static_info(m->place, NULL);
+        event.info = &told->info;
         event.old_dialect = m->place->old_dialect;
     } else if (effect->tell == MUSTER_RDZV_FAILED) {
         event.request = effect->request;
         event.error = &m->error;
     }
-    listener(ctx, &event);
+    return event;
 }

@@ -1,7 +1,6 @@
 /* The parameters of a static rendezvous. See static_params.h. */
 #include "handler/static_params.h"
 
-#include "base/log.h"
 #include "handler/blocking_rdzv.h"
 
 #include <inttypes.h>
@@ -130,12 +129,10 @@ int mu_static_error(const struct mu_static_place *place, int rc, struct muster_e
                    (unsigned)place->port, place->rank, place->world_size);
 }
 
-void mu_static_warn_of_bind(const struct mu_static_place *place, const struct mu_bind_plan *plan)
+bool mu_static_bind_warning(const struct mu_static_place *place, const struct mu_bind_plan *plan,
+                            char text[static MU_BIND_WARNING_MAX])
 {
-    char text[MU_BIND_WARNING_MAX];
-
-    if (mu_bind_warning(plan, place->host, "its store", false, text))
-        mu_log(MUSTER_LOG_WARNING, "static rendezvous: %s", text);
+    return mu_bind_warning(plan, place->host, "its store", false, text);
 }
 
 struct muster_rdzv_info mu_static_info(const struct mu_static_place *place, struct muster_store *store)

@@ -25,8 +25,9 @@ struct mu_bind mu_static_bind(const struct mu_static_place *place); /* borrows *
 struct muster_rdzv_info mu_static_info(const struct mu_static_place *place, struct muster_store *store);
 /* Turns a store's error into a rendezvous error and puts the place in front of its text. Returns the code. */
 int mu_static_error(const struct mu_static_place *place, int rc, struct muster_error *reterr);
-/* Warns if rank 0 has to listen on every address. */
-void mu_static_warn_of_bind(const struct mu_static_place *place, const struct mu_bind_plan *plan);
+/* As mu_bind_warning(): whether rank 0 has to listen on every address. */
+bool mu_static_bind_warning(const struct mu_static_place *place, const struct mu_bind_plan *plan,
+                            char text[static MU_BIND_WARNING_MAX]);
 
 /* Of the store that all nodes use: rank 0 is its host, as `server` says. Borrows. */
 struct muster_store_tcp_config mu_static_store_config(const struct mu_static_place *place,

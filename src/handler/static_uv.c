@@ -2,6 +2,7 @@
  * server and of one timer; effects are calls of both. What the owner is told, and what must not be done inside of a
  * callback, comes at a later turn of the loop. */
 #include "base/clock.h"
+#include "base/log.h"
 #include "handler/bind_uv.h"
 #include "handler/static_group.h"
 #include "kv/later_uv.h"
@@ -179,9 +180,11 @@ static int start_server(struct handler *h, const struct mu_bind_plan *plan, stru
     const struct mu_bind bind = mu_static_bind(&h->place);
     struct mu_bind_networks networks;
     const struct muster_store_server_config config = mu_bind_server_config(&bind, plan, h->place.port, &networks);
+    char warning[MU_BIND_WARNING_MAX];
     int rc;
 
-    mu_static_warn_of_bind(&h->place, plan);
+    if (mu_static_bind_warning(&h->place, plan, warning))
+        mu_log(MUSTER_LOG_WARNING, "static rendezvous: %s", warning);
     rc = mu_server_start_as(h->loop, &config, &h->server, reterr);
     if (rc < 0)
         return rc;
@@ -293,6 +296,14 @@ static void say_goodbye(struct handler *h, const struct mu_static_effect *effect
 
 /* ---- The machine ---- */
 
+static void tell_owner(struct handler *h, const struct mu_static_effect *effect)
+{
+    struct mu_static_told room;
+    struct muster_rdzv_event event = mu_static_event(&h->group, effect, uv_now(h->loop), &room);
+
+    h->listener(h->ctx, &event);
+}
+
 static void perform(struct handler *h, const struct mu_static_effect *effect)
 {
     struct muster_error error;
@@ -327,7 +338,7 @@ static void perform(struct handler *h, const struct mu_static_effect *effect)
         close_parts(h);
         break;
     case MU_STATIC_DO_TELL:
-        mu_static_tell(&h->group, effect, uv_now(h->loop), h->listener, h->ctx);
+        tell_owner(h, effect);
         break;
     case MU_STATIC_DO_FREED:
         free_memory(h);

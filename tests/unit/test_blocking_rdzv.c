@@ -11,7 +11,7 @@
 #define BROKEN MU_BLOCKING_BROKEN
 #define REMOVED MU_BLOCKING_REMOVED
 
-/* What came of it: the steps of a call, its result, what is logged and what is recorded. */
+/* What came of it: the steps of a call, its result, what is to be logged and how it is recorded. */
 static char told[512];
 
 static void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -24,39 +24,6 @@ static void tell(const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(told + len, sizeof told - len, format, args);
     va_end(args);
-}
-
-static void hear_line(void *ctx, enum muster_log_level level, const char *line)
-{
-    (void)ctx;
-    if (level == MUSTER_LOG_WARNING)
-        tell(", warns: %s", line);
-}
-
-static void hear_record(void *ctx, const struct muster_event_record *record)
-{
-    (void)ctx;
-    tell(", records %s", strrchr(record->name, '.') + 1);
-    if (record->node_state != MUSTER_NODE_FAILED || strcmp(record->run_id, "job") != 0)
-        tell(" of %s as %s", record->run_id, muster_node_state_name(record->node_state));
-    tell(record->local_id < 0 ? " of this host" : " of %s", record->hostname);
-}
-
-static int listen_all(void **state)
-{
-    (void)state;
-    muster_log_set_sink(hear_line, NULL);
-    muster_events_set_sink(hear_record, NULL);
-    told[0] = '\0';
-    return 0;
-}
-
-static int listen_no_more(void **state)
-{
-    (void)state;
-    muster_log_set_sink(NULL, NULL);
-    muster_events_set_sink(NULL, NULL);
-    return 0;
 }
 
 /* ---- What is remembered ---- */
@@ -88,14 +55,14 @@ static void every_event_in_every_standing(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         struct muster_rdzv_event event = { .type = rows[i].type, .request = rows[i].request };
+        char warning[MU_BLOCKING_WARNING_MAX];
 
         for (int standing = OUT; standing <= (int)REMOVED; standing++) {
             struct mu_blocking_seen seen = { .standing = (enum mu_blocking_standing)standing };
 
-            told[0] = '\0';
-            mu_blocking_warn(&seen, &event, "job");
-            assert_int_equal(told[0] != '\0', event.type == MUSTER_RDZV_BACKEND_DOWN &&
-                                                  (seen.standing == MEMBER || seen.standing == BROKEN));
+            assert_int_equal(mu_blocking_trouble(&seen, &event, warning),
+                             event.type == MUSTER_RDZV_BACKEND_DOWN &&
+                                 (seen.standing == MEMBER || seen.standing == BROKEN));
             mu_blocking_see(&seen, &event);
             assert_int_equal(seen.standing, rows[i].after[standing]);
             assert_int_equal(seen.closed, event.type == MUSTER_RDZV_CLOSED);
@@ -103,18 +70,18 @@ static void every_event_in_every_standing(void **state)
     }
 }
 
-static void a_heartbeat_that_could_not_be_sent_is_logged(void **state)
+static void a_heartbeat_that_could_not_be_sent_is_a_warning(void **state)
 {
     const struct mu_blocking_seen seen = { .standing = MEMBER };
     const struct muster_error error = { .code = MUSTER_ELOST, .text = "the store is gone" };
+    char warning[MU_BLOCKING_WARNING_MAX];
 
     (void)state;
-    mu_blocking_warn(&seen, &(struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN, .error = &error }, "job");
-    assert_string_equal(told, ", warns: rendezvous 'job': could not send a heartbeat: the store is gone; trying again");
-    told[0] = '\0';
-    mu_blocking_warn(&seen, &(struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN }, "job");
-    assert_string_equal(told, ", warns: rendezvous 'job': could not send a heartbeat: the back end does not answer; "
-                              "trying again");
+    assert_true(mu_blocking_trouble(
+        &seen, &(struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN, .error = &error }, warning));
+    assert_string_equal(warning, "could not send a heartbeat: the store is gone; trying again");
+    assert_true(mu_blocking_trouble(&seen, &(struct muster_rdzv_event){ .type = MUSTER_RDZV_BACKEND_DOWN }, warning));
+    assert_string_equal(warning, "could not send a heartbeat: the back end does not answer; trying again");
 }
 
 static void a_call_is_answered_by_its_event_or_its_failure_alone(void **state)
@@ -183,6 +150,24 @@ struct row {
         .kind = MU_BLOCKING_##name, .standing = (before), .expected = (text), __VA_ARGS__                              \
     }
 
+static const char *recorded_as(enum mu_rdzv_trace_kind kind)
+{
+    switch (kind) {
+    case MU_RDZV_TRACE_JOIN_FAILED:
+        return "next_rendezvous";
+    case MU_RDZV_TRACE_IS_CLOSED_FAILED:
+        return "is_closed";
+    case MU_RDZV_TRACE_SET_CLOSED_FAILED:
+        return "set_closed";
+    case MU_RDZV_TRACE_NODES_WAITING_FAILED:
+        return "num_nodes_waiting";
+    case MU_RDZV_TRACE_SHUTDOWN_FAILED:
+        return "shutdown";
+    default:
+        return "what no call does";
+    }
+}
+
 /* Each step is answered by the next code. */
 static void run_call(const struct row *row)
 {
@@ -193,10 +178,11 @@ static void run_call(const struct row *row)
                                          [MU_BLOCKING_DO_LEAVE_SOON] = "leave soon",
                                          [MU_BLOCKING_DO_OPEN_TCP] = "connect",
                                          [MU_BLOCKING_DO_OPEN_GIVEN] = "open" };
-    static const struct muster_node self = { "me", 7, 3 };
     const struct mu_blocking_seen seen = { row->standing, row->is_closed };
     struct mu_blocking_answer answer = { .closed = row->says_closed, .count = row->says_count, .info = { .round = 9 } };
     struct mu_blocking_call call = { .kind = row->kind, .store = row->store };
+    char warning[MU_BLOCKING_WARNING_MAX];
+    enum mu_rdzv_trace_kind kind;
     enum mu_blocking_step step;
 
     told[0] = '\0';
@@ -209,7 +195,11 @@ static void run_call(const struct row *row)
     tell("%s%s", call.rc < 0 ? "fails" : "works", call.result.closed ? ", closed" : "");
     if (call.rc == 0 && call.result.count != 0)
         tell(", %d waiting", (int)call.result.count);
-    mu_blocking_report(&call, "job", &self);
+    if (!mu_blocking_failed(&call, &kind, warning))
+        return;
+    if (warning[0] != '\0')
+        tell(", warns: %s", warning);
+    tell(", records %s", recorded_as(kind));
 }
 
 /* Every call, by what is known before it and by the answers to its steps. */
@@ -222,19 +212,19 @@ static void each_call_takes_its_steps_and_tells_what_came_of_them(void **state)
         ROW(NEXT, OUT, "join, connect, works", .store = MU_BLOCKING_STORE_FIXED),
         ROW(NEXT, OUT, "join, connect, works", .store = MU_BLOCKING_STORE_MOVES),
         ROW(NEXT, OUT, "join, fails", .codes = { LOST }, .store = MU_BLOCKING_STORE_GIVEN),
-        ROW(NEXT, OUT, "join, connect, leave, fails, records next_rendezvous of me", .codes = { 0, GONE, LOST },
+        ROW(NEXT, OUT, "join, connect, leave, fails, records next_rendezvous", .codes = { 0, GONE, LOST },
             .store = MU_BLOCKING_STORE_FIXED),
-        ROW(NEXT, OUT, "join, open, leave, fails, records next_rendezvous of me", .codes = { 0, MUSTER_ENOMEM },
+        ROW(NEXT, OUT, "join, open, leave, fails, records next_rendezvous", .codes = { 0, MUSTER_ENOMEM },
             .store = MU_BLOCKING_STORE_GIVEN),
 
         ROW(IS_CLOSED, MEMBER, "look, works"),
         ROW(IS_CLOSED, MEMBER, "look, works, closed", .says_closed = true),
         ROW(IS_CLOSED, MEMBER, "works, closed", .is_closed = true),
-        ROW(IS_CLOSED, MEMBER, "look, fails, records is_closed of me", .codes = { LOST }),
+        ROW(IS_CLOSED, MEMBER, "look, fails, records is_closed", .codes = { LOST }),
 
         ROW(SET_CLOSED, OUT, "close, works"),
         ROW(SET_CLOSED, OUT, "works, closed", .is_closed = true),
-        ROW(SET_CLOSED, OUT, "close, fails, records set_closed of me", .codes = { LOST }),
+        ROW(SET_CLOSED, OUT, "close, fails, records set_closed", .codes = { LOST }),
 
         /* A broken round calls for the next one. */
         ROW(NODES_WAITING, OUT, "look, works", .is_closed = true),
@@ -245,8 +235,8 @@ static void each_call_takes_its_steps_and_tells_what_came_of_them(void **state)
         ROW(NODES_WAITING, BROKEN, "look, works, 1 waiting", .codes = { LOST }, .says_count = 9),
         ROW(NODES_WAITING, REMOVED, "look, works, 1 waiting"),
         ROW(NODES_WAITING, REMOVED, "look, works, 2 waiting", .says_count = 2),
-        ROW(NODES_WAITING, OUT, "look, fails, records num_nodes_waiting of me", .codes = { LOST }),
-        ROW(NODES_WAITING, MEMBER, "look, fails, records num_nodes_waiting of me", .codes = { LOST }),
+        ROW(NODES_WAITING, OUT, "look, fails, records num_nodes_waiting", .codes = { LOST }),
+        ROW(NODES_WAITING, MEMBER, "look, fails, records num_nodes_waiting", .codes = { LOST }),
 
         /* Closed first, then left. Errors of the rendezvous are told as "not closed". */
         ROW(SHUT_DOWN, OUT, "close, works, closed"),
@@ -254,11 +244,9 @@ static void each_call_takes_its_steps_and_tells_what_came_of_them(void **state)
         ROW(SHUT_DOWN, REMOVED, "works, closed", .is_closed = true),
         ROW(SHUT_DOWN, MEMBER, "leave soon, works, closed", .is_closed = true),
         ROW(SHUT_DOWN, BROKEN, "close, leave soon, works, closed", .codes = { 0, LOST }),
-        ROW(SHUT_DOWN, MEMBER,
-            "close, leave soon, works, warns: rendezvous 'job': could not be shut down: why, records shutdown of me",
+        ROW(SHUT_DOWN, MEMBER, "close, leave soon, works, warns: could not be shut down: why, records shutdown",
             .codes = { LATE }),
-        ROW(SHUT_DOWN, OUT,
-            "close, fails, warns: rendezvous 'job': could not be shut down: why, records shutdown of me",
+        ROW(SHUT_DOWN, OUT, "close, fails, warns: could not be shut down: why, records shutdown",
             .codes = { MUSTER_ENOMEM }),
 
         ROW(FREE, OUT, "works"),
@@ -272,17 +260,6 @@ static void each_call_takes_its_steps_and_tells_what_came_of_them(void **state)
         run_call(&rows[i]);
         assert_string_equal(told, rows[i].expected);
     }
-}
-
-static void a_node_without_a_name_is_recorded_by_its_host(void **state)
-{
-    static const struct mu_blocking_call call = { .kind = MU_BLOCKING_IS_CLOSED,
-                                                  .did = MU_BLOCKING_DO_LOOK,
-                                                  .result = { .error = { .code = MUSTER_ELOST } } };
-
-    (void)state;
-    mu_blocking_report(&call, "job", &(struct muster_node){ .name = NULL });
-    assert_string_equal(told, ", records is_closed of this host");
 }
 
 static void a_handler_that_uses_something_of_the_users_is_waited_for(void **state)
@@ -531,17 +508,14 @@ static void a_second_handler_does_not_host_and_needs_a_first_one_outside_of_a_ro
         error.text, "the rendezvous handler 'static' is in a round already; an agent needs one that has not joined");
 }
 
-#define LISTENS(test) cmocka_unit_test_setup_teardown(test, listen_all, listen_no_more)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LISTENS(every_event_in_every_standing),
-        LISTENS(a_heartbeat_that_could_not_be_sent_is_logged),
+        cmocka_unit_test(every_event_in_every_standing),
+        cmocka_unit_test(a_heartbeat_that_could_not_be_sent_is_a_warning),
         cmocka_unit_test(a_call_is_answered_by_its_event_or_its_failure_alone),
         cmocka_unit_test(what_was_seen_closed_stays_closed),
-        LISTENS(each_call_takes_its_steps_and_tells_what_came_of_them),
-        LISTENS(a_node_without_a_name_is_recorded_by_its_host),
+        cmocka_unit_test(each_call_takes_its_steps_and_tells_what_came_of_them),
         cmocka_unit_test(a_handler_that_uses_something_of_the_users_is_waited_for),
         cmocka_unit_test(a_store_that_cannot_be_opened_says_for_which_round),
         cmocka_unit_test(a_view_shows_the_keys_of_its_round),

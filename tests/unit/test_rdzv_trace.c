@@ -492,6 +492,23 @@ static void who_has_no_place_yet_is_known_by_its_host(void **state)
     assert_string_equal(who.node.name.data, own);
 }
 
+static void who_does_not_know_itself_yet_is_known_by_its_host(void **state)
+{
+    const struct muster_node self = { "node7", 7, 3 }, nameless = { .name = NULL };
+    char hostname[MU_HANDLER_NAME_MAX], own[MU_HANDLER_NAME_MAX];
+    struct mu_teller who = mu_teller_of_self("job", &self, hostname);
+
+    (void)state;
+    assert_string_equal(who.node.name.data, "node7");
+    assert_int_equal(who.node.local_id, 3);
+    assert_int_equal(gethostname(own, sizeof own), 0);
+    who = mu_teller_of_self("job", &nameless, hostname);
+    assert_string_equal(who.node.name.data, own);
+    assert_int_equal(who.node.local_id, -1);
+    who = mu_teller_of_self("job", NULL, hostname);
+    assert_string_equal(who.node.name.data, own);
+}
+
 #define QUIETLY(test) cmocka_unit_test_setup_teardown(test, be_quiet, be_quiet)
 
 int main(void)
@@ -510,6 +527,7 @@ int main(void)
         QUIETLY(phases_are_told_when_they_change_and_not_without_end),
         QUIETLY(texts_of_any_length_are_cut),
         QUIETLY(who_has_no_place_yet_is_known_by_its_host),
+        QUIETLY(who_does_not_know_itself_yet_is_known_by_its_host),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -721,12 +721,11 @@ static void every_call_has_its_key_and_value(void **state)
 
 /* ---- What the owner is told ---- */
 
-static void hear(void *ctx, const struct muster_rdzv_event *event)
+static void read_event(const struct muster_rdzv_event *event, char text[static 100])
 {
-    char *text = ctx;
-
     (void)snprintf(text, 100, "%s%s%s%s", told(event->type), event->progress != NULL ? " progress" : "",
                    event->info != NULL ? " info" : "", event->error != NULL ? " error" : "");
+    assert_int_equal(event->size, sizeof *event);
     assert_int_equal(event->round, -1);
     if (event->progress != NULL) {
         assert_int_equal(event->progress->min_nodes, WORLD);
@@ -757,9 +756,11 @@ static void each_tell_brings_what_belongs_to_it(void **state)
     play(&s, "JOIN,~");
     for (size_t i = 0; i < COUNT(rows); i++) {
         const struct mu_static_effect effect = { .tell = rows[i].tell, .request = MUSTER_RDZV_REQUEST_JOIN };
+        struct mu_static_told room;
+        struct muster_rdzv_event event = mu_static_event(&s.m, &effect, START_MS + 1, &room);
         char text[100];
 
-        mu_static_tell(&s.m, &effect, START_MS + 1, hear, text);
+        read_event(&event, text);
         assert_string_equal(text, rows[i].expected);
     }
     finish(&s);
