@@ -83,9 +83,9 @@ static void last(struct mu_dynamic *d)
 
 /* ---- Connecting ---- */
 
-static bool accepted_on(struct mu_dynamic *d, char *text, size_t room)
+static bool accepted_on(const struct mu_shell *shell, char *text, size_t room)
 {
-    const struct c10d *c = (const struct c10d *)d;
+    const struct c10d *c = (const struct c10d *)shell;
     union mu_addr addr;
 
     return c->server != NULL && mu_server_accepted_on(c->server, &addr) && mu_addr_host(&addr, text, room);
@@ -97,7 +97,6 @@ static void run(struct c10d *c)
         .store_addr = mu_host_workers_name(&c->machine),
         .store_port = mu_host_port(&c->machine),
         .hosted_by = c->machine.hosted_by,
-        .accepted_on = accepted_on,
     };
 
     if (!mu_dynamic_run(&c->dynamic, &place))
@@ -181,11 +180,6 @@ static void destroy_fold(struct mu_shell *shell)
 static const struct mu_shell_ops engine_ops = { MU_FOLD_UV_SHELL_OPS, .find = mu_dynamic_find, .last = mu_dynamic_last,
                                                 .destroy = destroy_fold };
 
-static bool was_accepted_on(const struct mu_shell *shell, char *text, size_t room)
-{
-    return accepted_on((struct mu_dynamic *)shell, text, room);
-}
-
 static int start_client(struct c10d *c, const char *endpoint, struct muster_error *reterr)
 {
     struct mu_engine_store_config config = {
@@ -216,7 +210,6 @@ static int start_fold(struct c10d *c, const char *endpoint, struct muster_error 
         return rc;
     c->fold.shell = shell_of(c);
     c->fold.agents_port = mu_host_port(&c->machine);
-    c->fold.accepted_on = was_accepted_on;
     if (c->self.role != NULL)
         mu_fold_introduce(c->fold.fold, &c->self);
     rc = start_client(c, endpoint, reterr);
@@ -534,6 +527,7 @@ static int read_params(struct mu_dynamic *d, const struct muster_rdzv_params *pa
     config->endpoint = c->endpoint;
     config->store_host = c->host;
     mu_host_init(&c->machine, &host);
+    d->shell.accepted_on = accepted_on;
     return 0;
 }
 

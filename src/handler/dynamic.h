@@ -10,15 +10,12 @@
 #define MU_DYNAMIC_NAMED_MAX 64   /* nodes that the owner is told by name */
 
 struct mu_kv_request;
-struct mu_dynamic;
 
 /* Where the back end is, once it is found. Its texts live as long as the handler. */
 struct mu_dynamic_place {
     const char *store_addr; /* where workers reach the rendezvous store; NULL: it is no TCPStore */
     uint16_t store_port;
     const char *hosted_by; /* the node that says it hosts the store; empty: none does, NULL: not known */
-    /* Where the rendezvous store that we host accepted a node from elsewhere, numeric; false: nowhere. May be NULL. */
-    bool (*accepted_on)(struct mu_dynamic *d, char *text, size_t room);
 };
 
 /* Fills in the request for the effect, but for its value and token. Returns the type of its answer. */

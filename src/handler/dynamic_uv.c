@@ -258,17 +258,11 @@ static void dynamic_waits(struct mu_shell *shell, bool waits)
 static void dynamic_start_boot(struct mu_shell *shell)
 {
     struct mu_dynamic *d = dynamic_of(shell);
-    char own_addr[MU_ADDR_TEXT_MAX] = "", accepted_on[MU_ADDR_TEXT_MAX] = "", rank0[MU_NODE_TEXT_MAX];
-    struct mu_boot_start start =
-        mu_dynamic_boot_start(mu_rdzv_world(d->rdzv), shell->me.name, &d->config, &d->place, rank0);
+    char rank0[MU_NODE_TEXT_MAX];
 
     inquire(d, (struct mu_inquiry_event){ .type = MU_INQUIRY_ON_BOOT });
-    start.own_addr = own_addr;
-    if (d->kv->ops->local_address != NULL && !d->kv->ops->local_address(d->kv, own_addr, sizeof own_addr))
-        own_addr[0] = '\0';
-    if (d->place.accepted_on != NULL && d->place.accepted_on(d, accepted_on, sizeof accepted_on))
-        start.accepted_on = accepted_on;
-    mu_boot_uv_start(&shell->boot, &start);
+    mu_shell_start_boot(shell,
+                        mu_dynamic_boot_start(mu_rdzv_world(d->rdzv), shell->me.name, &d->config, &d->place, rank0));
 }
 
 /* ---- What only this machine tells: for the record ---- */

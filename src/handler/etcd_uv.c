@@ -141,15 +141,9 @@ static void on_no_memory(struct mu_shell *shell, uint64_t id)
 static void start_boot(struct mu_shell *shell)
 {
     struct etcd *e = (struct etcd *)shell;
-    char own_addr[MU_ADDR_TEXT_MAX] = "";
     struct mu_etcd_member rank0;
-    struct mu_boot_start start =
-        mu_etcd_boot_start(mu_classic_world(e->classic), e->place.old_dialect, e->name, &rank0);
 
-    start.own_addr = own_addr;
-    if (!mu_http_local_address(e->etcd, own_addr, sizeof own_addr))
-        own_addr[0] = '\0';
-    mu_boot_uv_start(&shell->boot, &start);
+    mu_shell_start_boot(shell, mu_etcd_boot_start(mu_classic_world(e->classic), e->place.old_dialect, e->name, &rank0));
 }
 
 /* ---- The handler ---- */

@@ -144,16 +144,16 @@ void mu_fold_uv_boot_request(struct mu_shell *shell, const struct mu_boot_effect
 
 void mu_fold_uv_start_boot(struct mu_shell *shell)
 {
-    struct mu_fold_uv *f = fold_of(shell);
-    char own_addr[MU_ADDR_TEXT_MAX] = "", accepted_on[MU_ADDR_TEXT_MAX], rank0[MU_NODE_TEXT_MAX];
-    struct mu_boot_start start = mu_meeting_boot_start(f->fold, rank0);
+    char rank0[MU_NODE_TEXT_MAX];
 
-    start.own_addr = own_addr;
-    if (!f->client->ops->local_address(f->client, own_addr, sizeof own_addr))
-        own_addr[0] = '\0';
-    if (f->accepted_on != NULL && f->accepted_on(shell, accepted_on, sizeof accepted_on))
-        start.accepted_on = accepted_on;
-    mu_boot_uv_start(&shell->boot, &start);
+    mu_shell_start_boot(shell, mu_meeting_boot_start(fold_of(shell)->fold, rank0));
+}
+
+bool mu_fold_uv_local_address(const struct mu_shell *shell, char *text, size_t room)
+{
+    const struct mu_fold_uv *f = shell->driver;
+
+    return f->client->ops->local_address(f->client, text, room);
 }
 
 /* ---- What comes back from the client ---- */

@@ -2,6 +2,7 @@
 #include "handler/shell_uv.h"
 
 #include "base/clock.h"
+#include "store/net.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -196,6 +197,28 @@ void mu_shell_report(struct muster_handler *handler, const struct mu_part_report
 {
     converse((struct mu_shell *)handler,
              (struct mu_talk_event){ .type = MU_TALK_ON_ASKED, .asked = MU_PART_ON_REPORT, .report = report });
+}
+
+/* ---- Where the workers meet ---- */
+
+static bool local_address(const struct mu_shell *s, char *text, size_t room)
+{
+    const struct mu_kv *kv = s->boot.config.kv;
+
+    if (s->ops->local_address != NULL)
+        return s->ops->local_address(s, text, room);
+    return kv != NULL && kv->ops->local_address != NULL && kv->ops->local_address(kv, text, room);
+}
+
+void mu_shell_start_boot(struct mu_shell *s, struct mu_boot_start start)
+{
+    char own_addr[MU_ADDR_TEXT_MAX], accepted_on[MU_ADDR_TEXT_MAX];
+
+    if (local_address(s, own_addr, sizeof own_addr))
+        start.own_addr = own_addr;
+    if (s->accepted_on != NULL && s->accepted_on(s, accepted_on, sizeof accepted_on))
+        start.accepted_on = accepted_on;
+    mu_boot_uv_start(&s->boot, &start);
 }
 
 /* ---- The part's steps ---- */

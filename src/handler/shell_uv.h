@@ -33,8 +33,10 @@ struct mu_shell_ops { /* a constant */
                     const void *effect);                 /* of the part: to be made, and answered by mu_shell_feed() */
     void (*answer)(struct mu_shell *shell, uint64_t id); /* see mu_shell_answer_late(). NULL: not used */
     void (*own)(struct mu_shell *shell, const void *effect); /* a tell of this machine's alone. NULL: none */
-    void (*start_boot)(struct mu_shell *shell);              /* ends with mu_boot_uv_start() */
+    void (*start_boot)(struct mu_shell *shell);              /* ends with mu_shell_start_boot() */
     void (*boot_request)(struct mu_shell *shell, const struct mu_boot_effect *effect); /* NULL if the boot has a kv */
+    /* Our address as the back end sees us, numeric; false: not known. NULL if the boot has a kv, which is asked then */
+    bool (*local_address)(const struct mu_shell *shell, char *text, size_t room);
     /* Something that goes with nodes: adds them and what else it knows, and ends with mu_shell_say(). `news`: what the
      * part told; NULL: that was before. */
     void (*tell)(struct mu_shell *shell, struct muster_rdzv_event *event, enum mu_talk_nodes nodes,
@@ -53,6 +55,8 @@ struct mu_shell {
     uv_loop_t *loop;
     muster_rdzv_listener *listener;
     void *ctx;
+    /* Where a server of the handler's accepted a node from elsewhere, numeric; false: nowhere. NULL: it has none. */
+    bool (*accepted_on)(const struct mu_shell *shell, char *text, size_t room);
     const char *run_id; /* the handler's; so is the name of `me`, which ends with a NUL */
     struct mu_node me;
     int64_t nodes_min, nodes_max;
@@ -75,7 +79,7 @@ struct mu_shell {
 };
 
 /* Fills in zeroed memory; what the handler owns it has filled in before: handler, run_id, me, nodes_min, nodes_max,
- * part, boot. */
+ * part, boot, accepted_on. */
 void mu_shell_init(struct mu_shell *shell, uv_loop_t *loop, const struct mu_shell_ops *ops, uint64_t join_ms,
                    muster_rdzv_listener *listener, void *ctx);
 /* From here on it is the loop's, and has to be closed. `kv`: where the boot's keys are; NULL: see boot_request. */
@@ -91,6 +95,9 @@ void mu_shell_feed(struct mu_shell *shell, const void *event);
  * the step is over. Without an id no answer is wanted. */
 void mu_shell_answer_late(struct mu_shell *shell, uint64_t id);
 void mu_shell_arm(struct mu_shell *shell); /* after also_ms was changed outside of a step */
+
+/* For start_boot: fills in this node's addresses, as far as they are known. Borrows until it returns. */
+void mu_shell_start_boot(struct mu_shell *shell, struct mu_boot_start start);
 
 /* Tells the owner; after this the shell may be being freed. */
 void mu_shell_say(struct mu_shell *shell, struct muster_rdzv_event *event);

@@ -156,12 +156,23 @@ static void on_late(struct mu_shell *shell, uint64_t id)
 static void on_start_boot(struct mu_shell *shell)
 {
     note("boot");
-    mu_boot_uv_start(&shell->boot, &(struct mu_boot_start){ .round = 4,
-                                                            .rank = 1,
-                                                            .all_ours = true,
-                                                            .rank0_ours = true,
-                                                            .rank0 = mu_slice_str("node0"),
-                                                            .own_addr = "127.0.0.1" });
+    mu_shell_start_boot(
+        shell, (struct mu_boot_start){
+                   .round = 4, .rank = 1, .all_ours = true, .rank0_ours = true, .rank0 = mu_slice_str("node0") });
+}
+
+static bool local_address(const struct mu_shell *shell, char *text, size_t room)
+{
+    (void)shell;
+    (void)snprintf(text, room, "127.0.0.1");
+    return true;
+}
+
+static bool accepted_on(const struct mu_shell *shell, char *text, size_t room)
+{
+    (void)shell;
+    (void)snprintf(text, room, "127.0.0.3");
+    return true;
 }
 
 static void on_boot_request(struct mu_shell *shell, const struct mu_boot_effect *effect)
@@ -224,6 +235,7 @@ static const struct mu_shell_ops ops = {
     .answer = on_late,
     .start_boot = on_start_boot,
     .boot_request = on_boot_request,
+    .local_address = local_address,
     .tell = on_tell,
     .on_time = on_time,
     .last = on_last,
@@ -404,6 +416,20 @@ static void a_round_is_told_once_its_workers_can_meet(void **state)
     assert_int_equal(scene.met.master_port, 4711);
 }
 
+static void rank_0_offers_the_addresses_at_which_it_is_known(void **state)
+{
+    const struct mu_boot_start start = { .round = 4, .all_ours = true, .rank0_ours = true };
+
+    (void)state;
+    mu_shell_start_boot(&scene.shell, start);
+    assert_string_equal(scene.shell.boot.machine.addrs[0], "127.0.0.1");
+    mu_boot_uv_stop(&scene.shell.boot);
+    scene.shell.accepted_on = accepted_on;
+    mu_shell_start_boot(&scene.shell, start);
+    assert_string_equal(scene.shell.boot.machine.addrs[0], "127.0.0.3");
+    assert_string_equal(scene.shell.boot.machine.addrs[1], "127.0.0.1");
+}
+
 static void nodes_that_wait_are_told_with_the_first_name_once_the_round_is(void **state)
 {
     (void)state;
@@ -567,6 +593,7 @@ int main(void)
         SCENE(the_machine_is_asked_from_the_loop),
         SCENE(requests_are_made_before_anything_is_told),
         SCENE(a_round_is_told_once_its_workers_can_meet),
+        SCENE(rank_0_offers_the_addresses_at_which_it_is_known),
         SCENE(nodes_that_wait_are_told_with_the_first_name_once_the_round_is),
         SCENE(a_request_without_memory_is_answered_when_the_step_is_over),
         SCENE(nothing_is_answered_any_more_once_the_owner_frees_the_handler),
