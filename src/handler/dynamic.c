@@ -147,6 +147,35 @@ bool mu_dynamic_shares_store(const struct mu_dynamic_config *config, const struc
     return config->use_agent_store && place->store_addr != NULL;
 }
 
+struct mu_rdzv_config mu_dynamic_rdzv_config(const struct mu_dynamic_config *config,
+                                             const struct mu_dynamic_place *place, const struct mu_node *me,
+                                             const struct mu_kv_ops *kv, const uint64_t random[static 3])
+{
+    return (struct mu_rdzv_config){
+        .settings = config->settings,
+        .me = *me,
+        .endpoint = config->endpoint,
+        .dialect = config->dialect,
+        .has_bell = kv->has_bell,
+        .has_turns = kv->has_turns,
+        .has_settle = kv->has_settle,
+        .shares_store = mu_dynamic_shares_store(config, place),
+        .hash_seed = { random[0], random[1] },
+        .seed = random[2],
+    };
+}
+
+struct mu_inquiry_config mu_dynamic_inquiry_config(const struct mu_dynamic_config *config, const struct mu_node *me,
+                                                   const struct mu_kv_ops *kv)
+{
+    return (struct mu_inquiry_config){ .run_id = config->run_id,
+                                       .name = me->name.data,
+                                       .nodes_min = config->settings.nodes_min,
+                                       .nodes_max = config->settings.nodes_max,
+                                       .store_host = config->store_host,
+                                       .has_board = kv->is_common };
+}
+
 struct mu_boot_config mu_dynamic_boot_config(const struct mu_dynamic_config *config)
 {
     return (struct mu_boot_config){

@@ -9,6 +9,7 @@
 #define MU_DYNAMIC_PARK_MS 300000 /* then the bell is parked anew */
 #define MU_DYNAMIC_NAMED_MAX 64   /* nodes that the owner is told by name */
 
+struct mu_kv_ops;
 struct mu_kv_request;
 
 /* Where the back end is, once it is found. Its texts live as long as the handler. */
@@ -46,7 +47,13 @@ int64_t mu_dynamic_local_id(const struct mu_dynamic_config *config, uint64_t ran
 bool mu_dynamic_is_old(const struct mu_rdzv_world *world); /* PyTorch's agents, if any, use the keys of 1.13 */
 
 bool mu_dynamic_shares_store(const struct mu_dynamic_config *config, const struct mu_dynamic_place *place);
-struct mu_boot_config mu_dynamic_boot_config(const struct mu_dynamic_config *config); /* borrows */
+/* Of its machines. These borrow. The name of `me` ends with a NUL. */
+struct mu_rdzv_config mu_dynamic_rdzv_config(const struct mu_dynamic_config *config,
+                                             const struct mu_dynamic_place *place, const struct mu_node *me,
+                                             const struct mu_kv_ops *kv, const uint64_t random[static 3]);
+struct mu_inquiry_config mu_dynamic_inquiry_config(const struct mu_dynamic_config *config, const struct mu_node *me,
+                                                   const struct mu_kv_ops *kv);
+struct mu_boot_config mu_dynamic_boot_config(const struct mu_dynamic_config *config);
 /* What the boot is told of the round; `rank0` is room for a text of it. */
 struct mu_boot_start mu_dynamic_boot_start(const struct mu_rdzv_world *world, struct mu_slice own_name,
                                            const struct mu_dynamic_config *config, const struct mu_dynamic_place *place,

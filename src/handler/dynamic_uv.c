@@ -402,25 +402,12 @@ static int take_config(struct mu_dynamic *d, const struct mu_dynamic_config *con
 
 static int make_rdzv(struct mu_dynamic *d, struct muster_error *reterr)
 {
-    struct mu_rdzv_config config = {
-        .settings = d->config.settings,
-        .me = d->shell.me,
-        .endpoint = d->config.endpoint,
-        .dialect = d->config.dialect,
-        .has_bell = d->kv->ops->has_bell,
-        .has_turns = d->kv->ops->has_turns,
-        .has_settle = d->kv->ops->has_settle,
-        .shares_store = mu_dynamic_shares_store(&d->config, &d->place),
-        .hash_seed = { mu_fresh_seed(), mu_fresh_seed() },
-        .seed = mu_fresh_seed(),
-    };
+    const uint64_t random[] = { mu_fresh_seed(), mu_fresh_seed(), mu_fresh_seed() };
+    const struct mu_rdzv_config config =
+        mu_dynamic_rdzv_config(&d->config, &d->place, &d->shell.me, d->kv->ops, random);
+    const struct mu_inquiry_config inquiry = mu_dynamic_inquiry_config(&d->config, &d->shell.me, d->kv->ops);
 
-    mu_inquiry_init(&d->inquiry, &(struct mu_inquiry_config){ .run_id = d->config.run_id,
-                                                              .name = d->shell.me.name.data,
-                                                              .nodes_min = d->config.settings.nodes_min,
-                                                              .nodes_max = d->config.settings.nodes_max,
-                                                              .store_host = d->config.store_host,
-                                                              .has_board = d->kv->ops->is_common });
+    mu_inquiry_init(&d->inquiry, &inquiry);
     return mu_rdzv_new(&config, &d->rdzv, reterr);
 }
 
@@ -451,10 +438,8 @@ static int open_dynamic(struct mu_dynamic *d, struct uv_loop_s *loop, const stru
 {
     const struct mu_finder_ops *finder = d->finder;
     const struct mu_boot_config boot = mu_dynamic_boot_config(config);
-    int rc = mu_rdzv_settings_check(config->run_id, &config->settings, reterr);
+    int rc = mu_dynamic_check_name(config->local_addr, reterr);
 
-    if (rc == 0)
-        rc = mu_dynamic_check_name(config->local_addr, reterr);
     if (rc == 0)
         rc = take_config(d, config, reterr);
     if (rc == 0)

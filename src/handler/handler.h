@@ -197,7 +197,8 @@ struct mu_dynamic_config {
 /* MUSTER_EINVAL: a node cannot have that name. NULL, no name of its own, is fine. */
 int mu_dynamic_check_name(const char *local_addr, struct muster_error *reterr);
 
-/* On a back end that is there: a user's. Takes `kv`; if this fails, `kv` is closed on the caller's loop. */
+/* On a back end that is there: a user's. The settings have passed mu_rdzv_settings_check(). Takes `kv`; if this fails,
+ * `kv` is closed on the caller's loop. */
 int mu_dynamic_start(struct uv_loop_s *loop, const struct mu_dynamic_config *config, struct mu_kv *kv,
                      muster_rdzv_listener *listener, void *ctx, struct muster_handler **ret_handler,
                      struct muster_error *reterr);

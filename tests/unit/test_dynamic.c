@@ -163,6 +163,41 @@ static void a_foreign_document_is_an_answer_with_its_reason(void **state)
     assert_null(mu_dynamic_answer(1, MU_RDZV_STATE, &request).error);
 }
 
+static void its_machines_are_made_of_the_configuration_and_of_what_the_back_end_can_do(void **state)
+{
+    static const struct mu_kv_ops all = { .has_bell = true, .has_turns = true, .has_settle = true, .is_common = true };
+    static const struct mu_kv_ops none = { .has_bell = false };
+    const struct mu_dynamic_place place = { .store_addr = "10.0.0.1" };
+    const struct mu_node me = node("me", 7, true);
+    const uint64_t random[] = { 1, 2, 3 };
+    struct mu_dynamic_config config = { .run_id = "job",
+                                        .endpoint = "host:29400",
+                                        .store_host = "host",
+                                        .settings = MU_RDZV_SETTINGS_DEFAULT,
+                                        .use_agent_store = true };
+    struct mu_rdzv_config rdzv;
+    struct mu_inquiry_config inquiry;
+
+    (void)state;
+    config.settings.nodes_min = 2;
+    config.settings.nodes_max = 4;
+    rdzv = mu_dynamic_rdzv_config(&config, &place, &me, &all, random);
+    assert_true(rdzv.has_bell && rdzv.has_turns && rdzv.has_settle && rdzv.shares_store);
+    assert_true(rdzv.settings.nodes_min == 2 && rdzv.settings.nodes_max == 4);
+    assert_string_equal(rdzv.endpoint, "host:29400");
+    assert_true(mu_node_equal(&rdzv.me, &me));
+    assert_true(rdzv.hash_seed.k0 == 1 && rdzv.hash_seed.k1 == 2 && rdzv.seed == 3);
+    inquiry = mu_dynamic_inquiry_config(&config, &me, &all);
+    assert_true(inquiry.nodes_min == 2 && inquiry.nodes_max == 4 && inquiry.has_board);
+    assert_string_equal(inquiry.run_id, "job");
+    assert_string_equal(inquiry.name, "me");
+    assert_string_equal(inquiry.store_host, "host");
+
+    rdzv = mu_dynamic_rdzv_config(&config, &(struct mu_dynamic_place){ .store_addr = NULL }, &me, &none, random);
+    assert_false(rdzv.has_bell || rdzv.has_turns || rdzv.has_settle || rdzv.shares_store);
+    assert_false(mu_dynamic_inquiry_config(&config, &me, &none).has_board);
+}
+
 static void what_the_boot_is_told_by_the_configuration(void **state)
 {
     struct mu_dynamic_config config = { .settings = MU_RDZV_SETTINGS_DEFAULT, .use_agent_store = true };
@@ -274,6 +309,7 @@ int main(void)
         TEST(of_the_lost_those_who_wait_come_last),
         TEST(a_lost_node_that_is_still_listed_hosts_the_store),
         TEST(workers_meet_in_the_rendezvous_store_only_with_pytorch_2_5),
+        TEST(its_machines_are_made_of_the_configuration_and_of_what_the_back_end_can_do),
         TEST(what_the_boot_is_told_by_the_configuration),
         TEST(a_foreign_document_is_an_answer_with_its_reason),
         TEST(every_wish_of_the_machine_is_a_request_with_an_answer),
