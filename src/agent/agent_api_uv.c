@@ -9,6 +9,7 @@
 #include "agent/spec.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "handler/handler.h"
 #include "proc/keeper.h"
 

@@ -1,6 +1,6 @@
 /* An agent's requests to the group's store, and the last will that its keeper writes there. See agent_parts_uv.h. */
 #include "agent/agent_parts_uv.h"
-#include "base/clock.h"
+#include "base/random.h"
 #include "kv/kv_c10d_uv.h"
 
 #include <stdlib.h>

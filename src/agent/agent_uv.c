@@ -9,9 +9,9 @@
  * request or an event the agent ends with an error. */
 #include "agent/agent_parts_uv.h"
 #include "agent/trace.h"
-#include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "kv/later_uv.h"
 #include "rdzv/doc.h"
 #include "rdzv/round_keys.h"

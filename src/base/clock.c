@@ -3,9 +3,7 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <time.h>
-#include <unistd.h>
 
 int64_t mu_clock_ms(void)
 {
@@ -36,15 +34,6 @@ void mu_pause_ms(int64_t ms)
 
     while (nanosleep(&time, &time) < 0 && errno == EINTR)
         continue;
-}
-
-uint64_t mu_fresh_seed(void)
-{
-    uint64_t seed;
-
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
-        seed = (uint64_t)mu_wall_us() ^ (uint64_t)getpid() << 40;
-    return seed;
 }
 
 int mu_cond_init(pthread_cond_t *cond)

@@ -13,9 +13,6 @@ int64_t mu_wall_us(void);           /* by the clock on the wall, since 1970; for
 
 void mu_pause_ms(int64_t ms); /* of this thread; 0: none */
 
-/* A random number that only has to differ between processes and moments: where the kernel gives none, time and pid. */
-uint64_t mu_fresh_seed(void);
-
 /* A condition variable whose deadlines are on that clock, so that setting the time of day does not stretch them. */
 int mu_cond_init(pthread_cond_t *cond);
 /* False when it is `until_ms` and nothing was signalled. */

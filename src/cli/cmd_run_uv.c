@@ -3,10 +3,10 @@
  * The configuration is made first, by one process. Then there are two: the keeper, which is the process that the user
  * sees and never returns here, and the agent, which runs a loop until on_end, reports, and ends. */
 #include "agent/agent_uv.h"
-#include "base/clock.h"
 #include "base/files.h"
 #include "base/filethread.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/secret.h"
 #include "cli/cli.h"
 #include "cli/run_front.h"

@@ -1,8 +1,8 @@
 /* The part of `muster run` that comes before everything else. */
 #include "cli/run_front.h"
 
-#include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "cli/cli.h"
 
 #include <stdio.h>

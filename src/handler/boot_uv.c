@@ -5,7 +5,7 @@
 #include "handler/boot_uv.h"
 
 #include "base/buf.h"
-#include "base/clock.h"
+#include "base/random.h"
 #include "handler/handler.h"
 #include "handler/local_addresses.h"
 #include "kv/later_uv.h"

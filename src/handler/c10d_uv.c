@@ -5,7 +5,7 @@
  * USE: the dynamic rendezvous runs on the connection, or the engine's client makes one of its own. Requests that come
  * meanwhile wait (talk.h).
  * Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
-#include "base/clock.h"
+#include "base/random.h"
 #include "handler/bind_uv.h"
 #include "handler/dynamic_uv.h"
 #include "handler/engine_params.h"
@@ -21,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 struct c10d {
     struct mu_dynamic dynamic;
@@ -191,19 +190,22 @@ static int start_client(struct c10d *c, const char *endpoint, struct muster_erro
         .renew_ms = mu_engine_renew_ms(c->engine.fence_s),
         .seed = c->dynamic.seed++,
     };
+    int rc = mu_random(config.will_secret, sizeof config.will_secret, reterr);
 
-    if (getrandom(config.will_secret, sizeof config.will_secret, 0) != (ssize_t)sizeof config.will_secret)
-        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
+    if (rc < 0)
+        return rc;
     return mu_engine_store_start(shell_of(c)->loop, &config, mu_fold_uv_heard, &c->fold, &c->fold.client, reterr);
 }
 
 static int start_fold(struct c10d *c, const char *endpoint, struct muster_error *reterr)
 {
-    const uint64_t random[] = { mu_fresh_seed(), mu_fresh_seed() };
-    struct mu_fold_config config =
-        mu_engine_fold_config(&c->engine, &c->dynamic.config.settings, &shell_of(c)->me, random);
-    int rc;
+    struct mu_fold_config config;
+    uint64_t random[2];
+    int rc = mu_random(random, sizeof random, reterr);
 
+    if (rc < 0)
+        return rc;
+    config = mu_engine_fold_config(&c->engine, &c->dynamic.config.settings, &shell_of(c)->me, random);
     config.endpoint = c->endpoint;
     rc = mu_fold_new(&config, &c->fold.fold, reterr);
     if (rc < 0)

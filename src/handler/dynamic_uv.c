@@ -2,7 +2,7 @@
  * of the document machine and of the inquiry are made to the back end, and what the owner is told of the nodes. */
 #include "handler/dynamic_uv.h"
 
-#include "base/clock.h"
+#include "base/random.h"
 #include "store/net.h"
 #include "store/server_uv.h"
 

@@ -5,7 +5,7 @@
  * publishes an address and a free port in the round's store, or reads them there -> the owner is told JOINED. A
  * failure of the boot leaves the round and is told as FAILED. Each request is answered: where etcd does not, or there
  * is no memory, with an error; then the machine tries again. */
-#include "base/clock.h"
+#include "base/random.h"
 #include "handler/etcd.h"
 #include "handler/etcd_params.h"
 #include "handler/shell_uv.h"

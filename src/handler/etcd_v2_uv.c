@@ -6,7 +6,7 @@
  * is away. */
 #include "kv/kv_etcd_v2_uv.h"
 
-#include "base/clock.h"
+#include "base/random.h"
 #include "handler/dynamic_uv.h"
 #include "handler/etcd_params.h"
 #include "kv/etcd_store_uv.h"

@@ -1,6 +1,6 @@
 /* The rendezvous `etcd-v3`: a fold machine (fold_uv.h) whose engine client talks to etcd. Here are its parameters, its
  * start and its end. */
-#include "base/clock.h"
+#include "base/random.h"
 #include "handler/etcd_v3_params.h"
 #include "handler/fold_uv.h"
 #include "kv/engine_etcd3.h"
@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 struct v3 {
@@ -118,10 +117,10 @@ static int make_machines(struct v3 *v, struct muster_error *reterr)
     const struct mu_boot_config boot = mu_v3_boot_config(place);
     struct mu_fold_config fold;
     uint64_t random[3];
-    int rc;
+    int rc = mu_random(random, sizeof random, reterr);
 
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return mu_fail(reterr, MUSTER_ESYSTEM, "no random numbers");
+    if (rc < 0)
+        return rc;
     v->shell.me = (struct mu_node){ mu_slice_str(mu_handler_node_name(place->local_addr, v->hostname)), getpid(),
                                     mu_node_local_id(MU_NODE_VERSION, (uint32_t)random[0]) };
     fold = mu_v3_fold_config(place, &v->shell.me, random + 1);

@@ -1,8 +1,8 @@
 /* The static rendezvous on a loop: drives static_group.c, which decides. Events are callbacks of the store's client and
  * server and of one timer; effects are calls of both. What the owner is told, and what must not be done inside of a
  * callback, comes at a later turn of the loop. */
-#include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "handler/bind_uv.h"
 #include "handler/static_group.h"
 #include "kv/later_uv.h"

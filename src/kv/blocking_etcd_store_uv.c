@@ -2,7 +2,7 @@
  * deadlines see to it that every call returns. */
 #include "kv/blocking_etcd_store_uv.h"
 
-#include "base/clock.h"
+#include "base/random.h"
 #include "rdzv/classic.h"
 #include "store/loop_thread_uv.h"
 #include "store/store.h"

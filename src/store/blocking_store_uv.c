@@ -5,6 +5,7 @@
  * holds the thread up, the thread is left behind and frees the rest by itself. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/random.h"
 #include "store/client_uv.h"
 #include "store/host_uv.h"
 #include "store/listen.h"
@@ -16,7 +17,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
 enum { CLOSE_WAIT_MS = 1000 };
 
@@ -230,12 +230,10 @@ static int check_config(struct muster_store_tcp_config *config, struct mu_client
         config->connect_timeout_ms = CONNECT_MS_MAX;
     if (config->timeout_ms == 0)
         config->timeout_ms = MUSTER_STORE_TIMEOUT_MS;
-    if (getrandom(&ret_client->seed, sizeof ret_client->seed, 0) != (ssize_t)sizeof ret_client->seed)
-        return mu_fail_errno(reterr, errno, "get random bytes");
     ret_client->host = config->host;
     ret_client->raw_keys = config->raw_keys;
     ret_client->connect_timeout_ms = (uint64_t)config->connect_timeout_ms;
-    return 0;
+    return mu_random(&ret_client->seed, sizeof ret_client->seed, reterr);
 }
 
 /* Everything but the server, which the caller has started and stops on failure. */

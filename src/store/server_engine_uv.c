@@ -7,11 +7,10 @@
 #include "store/server_parts_uv.h"
 
 #include "base/error.h"
+#include "base/random.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
 enum { HANDLES = 4 };
 
@@ -115,16 +114,13 @@ static int start_engine(struct mu_server *server, struct muster_error *reterr)
         .send = on_send,
         .drop = on_drop,
     };
+    int rc = mu_random(config.random, sizeof config.random, reterr);
 
-    if (engine == NULL)
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an engine");
-    if (getrandom(config.random, sizeof config.random, 0) != (ssize_t)sizeof config.random) {
+    if (rc == 0 && (engine == NULL || mu_engine_host_init(&engine->host, &config) < 0))
+        rc = mu_fail(reterr, MUSTER_ENOMEM, "no memory for an engine");
+    if (rc < 0) {
         free(engine);
-        return mu_fail_errno(reterr, errno, "get random bytes for an engine");
-    }
-    if (mu_engine_host_init(&engine->host, &config) < 0) {
-        free(engine);
-        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for an engine");
+        return rc;
     }
     engine->era = server->era;
     engine->era->users++;

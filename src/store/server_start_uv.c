@@ -1,5 +1,6 @@
 /* Start and close of a store server, by the settled or by the public configuration. */
 #include "base/error.h"
+#include "base/random.h"
 #include "store/limits.h"
 #include "store/listen.h"
 #include "store/server_parts_uv.h"
@@ -8,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 enum {
@@ -244,11 +244,9 @@ int mu_server_start_as(uv_loop_t *loop, const struct muster_store_server_config 
         rc = parse_allow(config->allow, &settled.allow, &settled.allow_count, reterr);
     if (rc < 0)
         return rc;
-    rc = open_sockets(config, &sockets, reterr);
-    if (rc == 0 && getrandom(settled.seed, sizeof settled.seed, 0) != (ssize_t)sizeof settled.seed) {
-        rc = mu_fail_errno(reterr, errno, "get random bytes");
-        mu_listen_close_all(&sockets);
-    }
+    rc = mu_random(settled.seed, sizeof settled.seed, reterr);
+    if (rc == 0)
+        rc = open_sockets(config, &sockets, reterr);
     if (rc < 0) {
         free(settled.allow);
         return rc;
