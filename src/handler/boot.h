@@ -16,9 +16,9 @@
  *   saw for ever: after the first such member there is one listener, with a fresh table every round.
  * - Without an agent's store, and with PyTorch before 2.4: an address and a free port; worker 0 will listen there.
  * - With PyTorch 2.5 the workers meet in the rendezvous store, if it is a TCPStore: DONE at once, nothing is published.
- * - The user may have named address and port (struct mu_boot_master). On rank 0 the store listens there, and this is
- *   what rank 0 publishes. On another node they come before what rank 0 has published: REACHING sees to it that a store
- *   is there.
+ * - The user may have named address and port (struct mu_boot_master). Rank 0's store listens there, and rank 0
+ *   publishes them. Another node whose user named them waits until rank 0 has published, and then uses the user's pair:
+ *   REACHING checks that a store is there.
  * - A rank 0 of PyTorch before 2.4 publishes later, in a step of its agent's, which needs ours: DONE with an empty
  *   address and port 0. */
 #ifndef MU_HANDLER_BOOT_H
@@ -37,7 +37,7 @@
 #define MU_BOOT_ROUNDS_MAX 8       /* rounds that are looked at then */
 #define MU_BOOT_RETRY_MS 500       /* after a request that failed because the store was away */
 #define MU_BOOT_CHECK_MS 5000      /* for one connection to the workers' store */
-/* A wait that is no longer wanted holds its connection until its time is up: let that be soon, and ask again. */
+/* A wait cannot be cancelled, and blocks its connection until it times out: so waits are short, and repeated. */
 #define MU_BOOT_GET_MS 2000
 #define MU_BOOT_PORT_WAIT_MS 5000 /* for the user's port, which another process may be about to give up */
 #define MU_BOOT_ADDR_MAX 256      /* with its NUL; as in struct muster_store_info */

@@ -1,10 +1,12 @@
 /* The event-driven handlers of this library, on a libuv loop that the caller runs. struct muster_handler_ops
  * (muster.h) is what their owner asks, struct muster_rdzv_event what it is told; talk.h says when.
  *
- *   c10d_uv.c, etcd_v2_uv.c   find a back end; then a dynamic rendezvous on it (dynamic_uv.c)
- *   etcd_uv.c, etcd_v3_uv.c   machines of their own
- *   static_uv.c               fixed ranks; no machine looks for members
- *   user_handler_uv.c, plugin_uv.c   somebody else's handlers */
+ *   c10d_uv.c      finds a store, then runs a document (dynamic_uv.c) or a fold machine (fold_uv.c)
+ *   etcd_v2_uv.c   finds etcd, then runs a document
+ *   etcd_v3_uv.c   runs a fold machine
+ *   etcd_uv.c      runs PyTorch's older etcd rendezvous (rdzv/classic.h)
+ *   static_uv.c    has fixed ranks; no machine looks for members
+ *   user_handler_uv.c, plugin_uv.c   drive somebody else's handlers */
 #ifndef MU_HANDLER_HANDLER_H
 #define MU_HANDLER_HANDLER_H
 
@@ -36,9 +38,9 @@ struct mu_handler_ops {
      * rest. Copied; REPORTED follows. NULL: there is no leader. */
     void (*introduce)(struct muster_handler *handler, const struct mu_part_self *self); /* before the first join() */
     void (*report)(struct muster_handler *handler, const struct mu_part_report *report);
-    /* From here on the handler keeps this will (proc/will.h) such that it ends our membership; NULL: it withdraws the
-     * one that it has. Freed, it has none. False: it cannot, as things are now, and leaves the will alone. NULL: it
-     * never can. */
+    /* Writes into `will` (proc/will.h) what ends our membership, and keeps it up to date until the handler is freed, or
+     * gets another will or NULL; then the old one is withdrawn. Returns false if it cannot do that now: the will is not
+     * touched. NULL: it never can. */
     bool (*will)(struct muster_handler *handler, struct mu_will *will);
 };
 
@@ -46,8 +48,8 @@ struct mu_handler { /* first member of every handler that a mu_handler_start mak
     struct muster_handler base;
     const struct mu_handler_ops *ops;
     void (*ask)(struct muster_handler *handler, enum muster_rdzv_request request); /* JOIN, LEAVE, CLOSE or LOOK */
-    uint64_t loss_ms;                      /* in which a lost member is told of; 0: not known, or nobody tells */
-    char loss_cause[MU_HANDLER_CAUSE_MAX]; /* why it is, unless it left a note for the agents */
+    uint64_t loss_ms;                      /* time until a lost member is noticed; 0: not known */
+    char loss_cause[MU_HANDLER_CAUSE_MAX]; /* how it is noticed: told as the cause, unless the member left a note */
 };
 
 static inline const struct mu_handler_ops *mu_handler_ops(const struct muster_handler *handler)

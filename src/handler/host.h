@@ -203,17 +203,18 @@ enum mu_host_company {
     MU_HOST_OTHERS,
 };
 
-enum mu_host_linger {                           /* what a node that stays for the others' sake does next */
-                      MU_HOST_AWAIT_RENDEZVOUS, /* looks again when nobody else is connected to that store */
-                      MU_HOST_AWAIT_WORKERS,
-                      MU_HOST_GO,   /* no other process needs it */
-                      MU_HOST_STAY, /* it hosts nothing, so nothing tells */
+/* What a node does next that stays until the others are gone. */
+enum mu_host_linger {
+    MU_HOST_AWAIT_RENDEZVOUS, /* looks again when nobody else is connected to that store */
+    MU_HOST_AWAIT_WORKERS,
+    MU_HOST_GO,   /* no other process needs it */
+    MU_HOST_STAY, /* it hosts no store, so nothing tells it that they are gone */
 };
 
 /* By both stores as they are now: an agent may come back to the one while the other is waited for. */
 enum mu_host_linger mu_host_linger(enum mu_host_company rendezvous, enum mu_host_company workers);
-/* The first time: whether it hosts each store. Until the loop has said otherwise there are others, so this never says
- * GO: whoever asks is not called back at once. */
+/* The first time, when only this is known: which store it hosts. It takes for granted that others are connected, and so
+ * never says GO: the caller is not called back from inside of its own call. */
 enum mu_host_linger mu_host_linger_first(bool rendezvous, bool workers);
 
 static inline bool mu_host_hosts(const struct mu_host *h) /* the store is in this process */

@@ -24,8 +24,8 @@
  *
  * What holds:
  *  - Each JOIN has one answer: JOINED, FAILED, or, where the owner has asked to LEAVE since, what that brings.
- *  - Nothing is told of a round that was not told as joined, nor of one that the owner has left or replaced by the next
- *    JOIN. What a machine says of it meanwhile is dropped.
+ *  - The owner hears only of the round that it was told it joined, until it leaves or joins again. What a machine says
+ *    of other rounds is dropped.
  *  - A round that is lost while it boots is not told. The next one is joined instead, until the join's deadline.
  *  - A node whose boot has failed leaves the round before the owner hears of it, so that others can regroup.
  *  - The machine is never asked to JOIN while it is joining or leaving.
@@ -133,9 +133,9 @@ struct mu_talk {
     int64_t round; /* that was told last; -1: none */
     /* BOOTING. */
     int64_t boot_round;
-    int64_t waiting;                      /* told meanwhile; 0: not told */
+    int64_t waiting;                      /* nodes that wait: told behind JOINED. 0: none */
     char waiting_who[MU_TALK_NAME_MAX];   /* the first of them; "": not known */
-    bool closed;                          /* the same */
+    bool closed;                          /* the job is: told behind JOINED */
     struct muster_error error;            /* GIVING_UP: why */
     uint64_t joins_asked, joins_answered; /* answered, or taken back */
 };
