@@ -465,8 +465,8 @@ static void asking(struct mu_host *h, const struct mu_host_event *event, struct 
     } else if (event->in_engine) {
         add(out, MU_HOST_DO_DISCONNECT);
         (void)mu_fail(&h->error, MUSTER_ERDZV_CONNECTION,
-                      "this node has engine=off, and the job's other nodes have engine=on: they meet in the engine of "
-                      "the store at %s",
+                      "this node has engine=off, but the job's other nodes use the engine of the store at %s; start "
+                      "it with engine=on",
                       mu_host_dial_endpoint(h, endpoint));
         fail(h, out);
     } else {

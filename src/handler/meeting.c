@@ -116,7 +116,8 @@ static enum mu_meeting_reply set(struct mu_meeting *m, const struct mu_fold *fol
         return MU_MEETING_ANSWER;
     }
     if (world == NULL || doc == NULL || doc->id != world->id || mu_fold_lease(fold) == 0 || agents_port == 0) {
-        (void)mu_fail(&m->error, MUSTER_ERDZV_CONNECTION, "this round is not known to the others at the moment");
+        (void)mu_fail(&m->error, MUSTER_ERDZV_CONNECTION,
+                      "at the moment this node has no lease, or the store shows another round");
         *ret_answer = (struct mu_boot_event){ .type = MU_BOOT_ON_REQUEST_FAILED, .id = effect->id, .error = &m->error };
         return MU_MEETING_ANSWER;
     }

@@ -83,10 +83,12 @@ static int check_run_id(const char *run_id, struct muster_error *reterr)
 int mu_rdzv_check_nodes(int64_t nodes_min, int64_t nodes_max, struct muster_error *reterr)
 {
     if (nodes_min < 1)
-        return mu_fail(reterr, MUSTER_EINVAL, "a minimum of %" PRId64 " nodes is not above 0", nodes_min);
+        return mu_fail(reterr, MUSTER_EINVAL, "the minimum number of nodes must be at least 1, not %" PRId64,
+                       nodes_min);
     if (nodes_max < nodes_min)
-        return mu_fail(reterr, MUSTER_EINVAL, "a maximum of %" PRId64 " nodes is below the minimum of %" PRId64,
-                       nodes_max, nodes_min);
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "the maximum number of nodes, %" PRId64 ", is below the minimum, %" PRId64, nodes_max,
+                       nodes_min);
     return 0;
 }
 

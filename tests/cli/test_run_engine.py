@@ -292,7 +292,7 @@ def test_a_node_without_the_engine_is_refused_and_told_why(scene, start):
     workers = scene.world(2)
     other = scene.node(start.endpoint, "--nnodes=2:3", conf="engine=off,last_call_timeout=1")
     assert other.end() == 1
-    assert "this node has engine=off, and the job's other nodes have engine=on" in other.err
+    assert "this node has engine=off, but the job's other nodes use the engine of the store at" in other.err
     assert all(worker.alive for worker in workers)
     end_all(workers)
     assert [agent.end() for agent in agents] == [0, 0]

@@ -506,8 +506,7 @@ static void a_node_without_the_engine_does_not_make_a_second_job(void **state)
     ASK(&s.nodes[2], join);
     RUN_UNTIL(&s, s.nodes[2].told[MUSTER_RDZV_FAILED] > 0);
     assert_non_null(strstr(s.nodes[2].error.text,
-                           "this node has engine=off, and the job's other nodes have engine=on: they meet in the "
-                           "engine of the store at "));
+                           "this node has engine=off, but the job's other nodes use the engine of the store at "));
     assert_int_equal(s.nodes[0].told[MUSTER_RDZV_PEERS_LOST], 0);
     end(&s);
 }

@@ -516,8 +516,8 @@ static void a_node_without_the_engine_is_told_that_the_others_have_it(void **sta
     (void)state;
     (void)play(&h, "start-foreign connected", 0);
     assert_string_equal(play(&h, "engine", 0),
-                        "disconnect, fail (this node has engine=off, and the job's other nodes have engine=on: they "
-                        "meet in the engine of the store at node7:29400) -> idle");
+                        "disconnect, fail (this node has engine=off, but the job's other nodes use the engine of "
+                        "the store at node7:29400; start it with engine=on) -> idle");
 }
 
 static void silence_ends_with_the_time(void **state)

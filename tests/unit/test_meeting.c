@@ -193,7 +193,7 @@ static void expect_not_in_etcd(uint16_t agents)
     assert_int_equal(ask(MU_BOOT_DO_SET, "job/3/MASTER_PORT", "80", agents), MU_MEETING_ANSWER);
     assert_int_equal(answer.type, MU_BOOT_ON_REQUEST_FAILED);
     assert_int_equal(answer.error->code, MUSTER_ERDZV_CONNECTION);
-    assert_string_equal(answer.error->text, "this round is not known to the others at the moment");
+    assert_string_equal(answer.error->text, "at the moment this node has no lease, or the store shows another round");
 }
 
 static void a_round_that_is_not_in_etcd_cannot_be_published(void **state)

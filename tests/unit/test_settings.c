@@ -225,12 +225,11 @@ static void limits_of_nodes_are_checked_again(void **state)
     (void)state;
     settings.nodes_min = 0;
     assert_int_equal(mu_rdzv_settings_check("job", &settings, &error), MUSTER_EINVAL);
-    assert_non_null(strstr(error.text, "minimum of 0"));
+    assert_string_equal(error.text, "the minimum number of nodes must be at least 1, not 0");
     settings.nodes_min = 31;
     settings.nodes_max = 22;
     assert_int_equal(mu_rdzv_settings_check("job", &settings, &error), MUSTER_EINVAL);
-    assert_non_null(strstr(error.text, "31"));
-    assert_non_null(strstr(error.text, "22"));
+    assert_string_equal(error.text, "the maximum number of nodes, 22, is below the minimum, 31");
 }
 
 /* Whoever fills the settings in by hand may have started from a negative number. */
