@@ -1320,8 +1320,8 @@ static void what_comes_out_has_one_order(void **state)
         { "tc|l", "nothing" }, /* PROBING */
         { "tcl|p", "event; bytes; nothing" },
         { "tc|pl", "event; bytes; nothing" },
-        { "tclp|w", "nothing" },          /* GREETING */
-        { "tclp|wgk", "event; nothing" }, /* READY */
+        { "tclp|w", "event; nothing" },          /* GREETING: it is met */
+        { "tclp|wgk", "event; event; nothing" }, /* READY */
         { "tclpwgk|x", "event; nothing" },
         { "tclpwgk|?", "event; disconnect; nothing" },
         { "tclpwgk|l?", "disconnect; nothing" }, /* the LOAD is not sent any more */
