@@ -61,6 +61,7 @@ bench: ## muster, the stock servers and launcher that are installed and the floo
 	@scripts/build build
 	@bench/report $(BENCH_ARGS)
 	@bench/run-report $(RUN_BENCH_ARGS)
+	@bench/engine-report $(ENGINE_BENCH_ARGS)
 	@bench/etcd-report $(ETCD_BENCH_ARGS)
 
 lint: ## format, include rules, clang's warnings, cppcheck, clang-tidy
