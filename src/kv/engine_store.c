@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+_Static_assert(MU_RDZV_RUN_ID_MAX <= MU_ENGINE_RUN_ID_MAX, "a job with a long name cannot say HELLO");
+
 MU_DEFINE_TEXTS(mu_engine_store_state_text, enum mu_engine_store_state, MU_ENGINE_STORE_STATES)
 
 bool mu_es_is_ending(const struct mu_engine_store *s)

@@ -37,7 +37,7 @@
 
 #define MU_ENGINE_KEY_MAX 256
 #define MU_ENGINE_VALUE_MAX (1u << 20)
-#define MU_ENGINE_RUN_ID_MAX 512
+#define MU_ENGINE_RUN_ID_MAX 1024
 #define MU_ENGINE_COMPARES_MAX 8
 #define MU_ENGINE_OPS_MAX 4096       /* of a transaction, each branch */
 #define MU_ENGINE_WATCHES_MAX 8      /* of a peer */

@@ -374,3 +374,10 @@ def test_nodes_without_workers_meet_there_too(join, serve):  # noqa: F811
     for node in nodes:
         node.signal(signal.SIGTERM)
         node.end()
+
+
+def test_a_job_may_have_the_longest_name(join, serve):  # noqa: F811
+    node = join(serve().endpoint, "--json", "--nnodes", "1", "--rdzv-conf", ENGINE, id="x" * 1024)
+    assert node.event("joined")["rank"] == 0
+    node.signal(signal.SIGTERM)
+    node.end()

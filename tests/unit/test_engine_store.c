@@ -17,6 +17,7 @@ enum { T0 = 100000 };
 
 struct scene {
     struct mu_engine_store *store;
+    const char *run_id;
     uint64_t now_ms;
     bool linked;                   /* as the driver would see it */
     bool probed;                   /* frames follow */
@@ -113,7 +114,7 @@ static void say_frame(const struct mu_frame *frame)
     assert_true(frame->id > 0);
     switch (frame->type) {
     case MU_FRAME_HELLO:
-        assert_true(mu_slice_equal(frame->run_id, mu_slice_str("job7")));
+        assert_true(mu_slice_equal(frame->run_id, mu_slice_str(sc.run_id)));
         add("HELLO");
         break;
     case MU_FRAME_GRANT:
@@ -356,7 +357,7 @@ static void assert_state(enum mu_engine_store_state state)
 static struct mu_engine_store *store_renewed(uint64_t renew_ms)
 {
     struct mu_engine_store_config config = { .endpoint = "node1:29400",
-                                             .run_id = "job7",
+                                             .run_id = sc.run_id,
                                              .node = "n",
                                              .lease_ms = LEASE_MS,
                                              .job_lease_ms = JOB_LEASE_MS,
@@ -375,7 +376,8 @@ static struct mu_engine_store *store_new(void)
 static int begin(void **state)
 {
     (void)state;
-    sc = (struct scene){ .store = store_new(), .now_ms = T0 };
+    sc = (struct scene){ .run_id = "job7", .now_ms = T0 };
+    sc.store = store_new();
     pumping = true;
     return sc.store == NULL;
 }
@@ -447,6 +449,21 @@ static void everything_goes_in_one_segment(void **state)
     says("wrote 50 held at 12");
     hear_change(MU_FOLD_JOB, "job/doc", true);
     says("changed job/ -job/doc");
+}
+
+static void a_job_may_have_the_longest_name(void **state)
+{
+    char run_id[MU_RDZV_RUN_ID_MAX + 1];
+
+    memset(run_id, 'x', sizeof run_id - 1);
+    run_id[sizeof run_id - 1] = '\0';
+    (void)end(state);
+    sc.run_id = run_id;
+    sc.store = store_new();
+    load(2, MU_FOLD_JOB);
+    link_up();
+    hear("\0", 1);
+    says("connect; probe; HELLO; LOAD job/");
 }
 
 static void nothing_is_done_before_something_is_wanted(void **state)
@@ -1826,6 +1843,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(everything_goes_in_one_segment),
+        TEST(a_job_may_have_the_longest_name),
         TEST(nothing_is_done_before_something_is_wanted),
         TEST(a_store_without_an_engine_is_refused_by_name),
         TEST(what_is_no_store_is_given_up_and_tried_again),
