@@ -5,7 +5,7 @@
  * Requests are LOAD, UNWATCH, RANGE, TAKE_LEASE, DROP_LEASE, GRANT_JOB, KEEP_JOB, LOOK_AROUND, UNMARK and WRITE.
  * Their owner chooses the ids, and uses none twice. Each id is answered once, with the event that fold.h names for the
  * effect.
- * LOOK_AROUND reads at most MU_WAITERS_RECORDS_MAX records, the oldest first, however many there are.
+ * LOOK_AROUND reads at most MU_WAITERS_RECORDS_MAX records, however many there are, and tells the oldest first.
  * There is no answer to UNWATCH and UNMARK, to an id of 0, nor to a LOAD that was ended by UNWATCH or by another LOAD
  * of its scope.
  *

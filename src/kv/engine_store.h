@@ -24,7 +24,9 @@
  *
  * **Refused for good.** A store without an engine, or one that refuses our HELLO, fails every request with `final`.
  *
- * A job of an engine sees no other job: LOOK_AROUND reads the oldest of nodes/ alone and leaves no mark. */
+ * A job of an engine sees no other job: LOOK_AROUND reads nodes/ alone and leaves no mark. With more than
+ * MU_WAITERS_RECORDS_MAX nodes it reads those with the lowest keys: to find the oldest of many would cost the engine
+ * as much as to read them all, for each of them. */
 #ifndef MU_KV_ENGINE_STORE_H
 #define MU_KV_ENGINE_STORE_H
 

@@ -229,6 +229,13 @@ static int out_of_memory(const struct mu_engine_store *s, struct muster_error *r
                    MU_ENGINE_STORE_LOAD_MAX >> 20);
 }
 
+static int by_coming(const void *a, const void *b)
+{
+    const struct mu_fold_kv *left = a, *right = b;
+
+    return left->create < right->create ? -1 : left->create > right->create;
+}
+
 /* All pages are there. */
 static void tell_read(struct mu_engine_store *s, struct request *r)
 {
@@ -249,6 +256,7 @@ static void tell_read(struct mu_engine_store *s, struct request *r)
     event.count = r->kvs_count;
     if (r->type == MU_FOLD_DO_LOOK_AROUND) {
         event.type = MU_FOLD_ON_CROWD;
+        qsort(kvs, event.count, sizeof *kvs, by_coming);
         if (event.count > MU_WAITERS_RECORDS_MAX) /* which was the limit */
             event.count = MU_WAITERS_RECORDS_MAX;
     } else if (r->type == MU_FOLD_DO_LOAD) {

@@ -12,7 +12,7 @@
 
 #define MU_WAITERS_FIRST_MS 2000    /* so long a wait is nobody's business */
 #define MU_WAITERS_NAMES_MAX 8      /* nodes that are named; the others are counted */
-#define MU_WAITERS_RECORDS_MAX 64   /* records that are read, the oldest first */
+#define MU_WAITERS_RECORDS_MAX 64   /* records that are read; etcd: the oldest; a store: those of the lowest keys */
 #define MU_WAITERS_MARKS_MAX 16     /* marks that are read, the newest first */
 #define MU_WAITERS_CLAUSES_MAX 3    /* contradictions and other rendezvous that are named, each */
 #define MU_WAITERS_CLAUSES_SIZE 512 /* bytes of their text, the NUL included */

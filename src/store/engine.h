@@ -217,8 +217,8 @@ enum mu_engine_code mu_engine_txn(struct mu_engine *engine, struct mu_engine_pee
 int64_t mu_engine_revision(const struct mu_engine *engine);
 const char *mu_engine_full(const struct mu_engine *engine); /* what there was no room for when the last was EXHAUSTED */
 
-/* The keys that begin with `key`, or that key alone, as they are now, in order. `limit` not 0: at most so many, those
- * that were created first, in that order. */
+/* The keys that begin with `key`, or that key alone, as they are now, in order. `limit` not 0: the first so many. What
+ * this costs goes by what it brings, whatever else the job has: a client may ask for one key all the time. */
 struct mu_engine_found {
     struct mu_engine_item **items;
     size_t count;

@@ -135,57 +135,14 @@ static struct mu_engine_item *find_first(struct mu_engine_job *job, struct mu_sl
     return item != NULL && matches(item, key, prefix) ? item : NULL;
 }
 
-static size_t count_run(const struct mu_engine_item *item, struct mu_slice key, bool prefix)
+/* How many there are from `item` on, but no more than `max`. */
+static size_t count_run(const struct mu_engine_item *item, struct mu_slice key, bool prefix, size_t max)
 {
     size_t count = 0;
 
-    for (; item != NULL && matches(item, key, prefix); item = item->next[0])
+    for (; count < max && item != NULL && matches(item, key, prefix); item = item->next[0])
         count++;
     return count;
-}
-
-/* Whether `a` was created before `b`; keys of one transaction are in the order of their names. */
-static bool is_older(const struct mu_engine_item *a, const struct mu_engine_item *b)
-{
-    return a->create != b->create ? a->create < b->create : compare_keys(key_of(a), key_of(b)) < 0;
-}
-
-/* Puts it where it belongs among those found so far, of which the youngest goes if there are `limit` of them. */
-static void add_by_age(struct mu_engine_found *found, size_t limit, struct mu_engine_item *item)
-{
-    size_t low = 0, high = found->count;
-
-    if (found->count == limit && !is_older(item, found->items[limit - 1]))
-        return;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (is_older(found->items[middle], item))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (found->count < limit)
-        found->count++;
-    memmove(found->items + low + 1, found->items + low, (found->count - 1 - low) * sizeof(struct mu_engine_item *));
-    found->items[low] = item;
-}
-
-/* As many as there is room for, of the run that begins with `item`. */
-static void take_items(struct mu_engine_found *found, size_t run, bool by_age, struct mu_engine_item *item)
-{
-    size_t room = found->count;
-
-    found->count = by_age ? 0 : room;
-    for (size_t i = 0; i < run; i++, item = item->next[0]) {
-        if (by_age)
-            add_by_age(found, room, item);
-        else
-            found->items[i] = item;
-    }
-    assert(found->count == room);
-    for (size_t i = 0; i < found->count; i++)
-        found->items[i]->holders++;
 }
 
 enum mu_engine_code mu_engine_range(struct mu_engine *e, struct mu_engine_peer *peer, struct mu_slice key, bool prefix,
@@ -193,7 +150,6 @@ enum mu_engine_code mu_engine_range(struct mu_engine *e, struct mu_engine_peer *
 {
     struct mu_engine_found found = { 0 };
     struct mu_engine_item *item;
-    size_t run;
 
     *ret_found = found;
     if (peer->job == NULL)
@@ -201,14 +157,16 @@ enum mu_engine_code mu_engine_range(struct mu_engine *e, struct mu_engine_peer *
     if (key.len > MU_ENGINE_KEY_MAX || (key.len == 0 && !prefix) || limit > MU_ENGINE_LIMIT_MAX)
         return MU_ENGINE_INVALID;
     item = find_first(peer->job, key, prefix);
-    run = count_run(item, key, prefix);
-    found.count = limit > 0 && limit < run ? limit : run;
+    found.count = count_run(item, key, prefix, limit > 0 ? limit : SIZE_MAX);
     if (found.count == 0)
         return MU_ENGINE_OK;
     found.items = mu_engine_alloc(e, found.count * sizeof(struct mu_engine_item *));
     if (found.items == NULL)
         return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
-    take_items(&found, run, limit > 0, item);
+    for (size_t i = 0; i < found.count; i++, item = item->next[0]) {
+        item->holders++;
+        found.items[i] = item;
+    }
     *ret_found = found;
     return MU_ENGINE_OK;
 }

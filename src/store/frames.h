@@ -12,7 +12,7 @@
  *     REVOKE   u64 lease, bytes secret, u64 + bytes + bytes: lease, key and value of mark (no key: none)
  *     LOAD     u32 watch, bytes key                 KVS, the last with the answer to it; then EVENTS
  *     UNWATCH  u32 watch
- *     RANGE    u32 prefix, u32 limit, bytes key     KVS; a limit that is not 0: the oldest so many, in that order
+ *     RANGE    u32 prefix, u32 limit, bytes key     KVS; a limit that is not 0: the first so many
  *     TXN      u32 + compares, u32 + then, u32 + otherwise
  *       a compare   u32 kind, u64 revision, bytes key
  *       an op       u32 kind, u64 lease, bytes key, bytes value

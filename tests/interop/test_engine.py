@@ -69,10 +69,6 @@ def key_or_all(key):
     return base64.b64encode(b"\0").decode() if key == "-" else encode(key)
 
 
-def oldest(limit):
-    return {"limit": str(limit), "sort_order": "ASCEND", "sort_target": "CREATE"} if limit else {}
-
-
 class Etcd:
     """The same by etcd's JSON gateway; revisions are counted from the first one seen."""
 
@@ -140,9 +136,9 @@ class Etcd:
         if kind == "revoke":
             return "/v3/lease/revoke", {"ID": str(rest[0])}
         if kind == "range":
-            return "/v3/kv/range", {"key": encode(rest[0]), **oldest(rest[1])}
+            return "/v3/kv/range", {"key": encode(rest[0]), "limit": str(rest[1])}
         if kind == "prefix":
-            return "/v3/kv/range", {"key": key_or_all(rest[0]), "range_end": range_end(rest[0]), **oldest(rest[1])}
+            return "/v3/kv/range", {"key": key_or_all(rest[0]), "range_end": range_end(rest[0]), "limit": str(rest[1])}
         compares, then, otherwise = rest
         body = lines[1:]
         return "/v3/kv/txn", {"compare": [self.compare(line) for line in body[:compares]],

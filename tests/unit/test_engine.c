@@ -403,7 +403,7 @@ static void the_engine_takes_half_of_the_budget_and_no_more(void **state)
     s->budget.used -= s->budget.max - 2000;
 }
 
-static const char *oldest(struct scene *s, const char *key, bool prefix, uint32_t limit)
+static const char *first(struct scene *s, const char *key, bool prefix, uint32_t limit)
 {
     struct mu_engine_found found;
 
@@ -416,30 +416,57 @@ static const char *oldest(struct scene *s, const char *key, bool prefix, uint32_
     return s->trace.text;
 }
 
-static void a_limit_brings_the_keys_that_were_created_first(void **state)
+static void a_limit_brings_the_first_keys_in_order(void **state)
 {
     struct scene *s = *state;
-    struct mu_engine_op both[] = { put_op("n/c", "", 0), put_op("n/b", "", 0) };
     struct mu_engine_found found;
 
-    assert_string_equal(oldest(s, "n/", true, 2), "");
-    (void)put(s, 0, "n/e", "", 0);
-    (void)do_ops(s, 0, both, 2);
-    (void)put(s, 0, "n/a", "", 0);
-    (void)put(s, 0, "n/d", "", 0);
-    (void)put(s, 0, "n/e", "again", 0); /* which makes it no younger */
+    assert_string_equal(first(s, "n/", true, 2), "");
+    for (const char *name = "ecbad"; *name != '\0'; name++)
+        (void)put(s, 0, (char[]){ 'n', '/', *name, '\0' }, "", 0);
     (void)put(s, 0, "m", "", 0);
-    assert_string_equal(oldest(s, "n/", true, 0), "n/a n/b n/c n/d n/e");
-    assert_string_equal(oldest(s, "n/", true, 1), "n/e");
-    assert_string_equal(oldest(s, "n/", true, 2), "n/e n/b");
-    assert_string_equal(oldest(s, "n/", true, 4), "n/e n/b n/c n/a");
-    assert_string_equal(oldest(s, "n/", true, 5), "n/e n/b n/c n/a n/d");
-    assert_string_equal(oldest(s, "n/", true, MU_ENGINE_LIMIT_MAX), "n/e n/b n/c n/a n/d");
-    assert_string_equal(oldest(s, "n/b", false, 1), "n/b");
+    (void)put(s, 0, "o", "", 0);
+    assert_string_equal(first(s, "n/", true, 0), "n/a n/b n/c n/d n/e");
+    assert_string_equal(first(s, "n/", true, 1), "n/a");
+    assert_string_equal(first(s, "n/", true, 4), "n/a n/b n/c n/d");
+    assert_string_equal(first(s, "n/", true, 5), "n/a n/b n/c n/d n/e");
+    assert_string_equal(first(s, "n/", true, MU_ENGINE_LIMIT_MAX), "n/a n/b n/c n/d n/e");
+    assert_string_equal(first(s, "n/b", false, 1), "n/b");
     assert_int_equal(
         mu_engine_range(s->engine, &s->peers[0], mu_slice_str("n/"), true, MU_ENGINE_LIMIT_MAX + 1, &found),
         MU_ENGINE_INVALID);
     assert_true(found.count == 0 && found.items == NULL);
+}
+
+/* So many keys, of which 64 are read, again and again. CPU time in ms. */
+static double read_some(struct scene *s, unsigned count)
+{
+    struct mu_engine_found found;
+    char name[16];
+    clock_t began;
+
+    for (unsigned i = 0; i < count; i++) {
+        (void)snprintf(name, sizeof name, "n/%06u", i);
+        assert_int_equal(put(s, 0, name, "", 0), MU_ENGINE_OK);
+    }
+    began = clock();
+    for (unsigned i = 0; i < 2000; i++) {
+        assert_int_equal(mu_engine_range(s->engine, &s->peers[0], mu_slice_str("n/"), true, 64, &found), MU_ENGINE_OK);
+        assert_int_equal(found.count, 64);
+        mu_engine_found_done(s->engine, &found);
+    }
+    return (double)(clock() - began) * 1000 / CLOCKS_PER_SEC;
+}
+
+static void a_range_with_a_limit_costs_what_it_brings(void **state)
+{
+    double few_ms, many_ms;
+
+    teardown(state);
+    (void)setup_with(state, 0);
+    few_ms = read_some(*state, 1024);
+    many_ms = read_some(*state, 65536);
+    assert_true(many_ms < 50 + 16 * few_ms); /* not 64 times as long */
 }
 
 static void all_that_is_gathered_or_found_is_charged(void **state)
@@ -1120,7 +1147,8 @@ int main(void)
         CASE(a_full_budget_refuses_the_whole_transaction),
         CASE(the_engine_takes_half_of_the_budget_and_no_more),
         CASE(all_that_is_gathered_or_found_is_charged),
-        CASE(a_limit_brings_the_keys_that_were_created_first),
+        CASE(a_limit_brings_the_first_keys_in_order),
+        CASE(a_range_with_a_limit_costs_what_it_brings),
         cmocka_unit_test(the_end_of_a_lease_costs_what_its_own_keys_cost),
         CASE(a_job_has_so_many_keys_and_no_more),
         CASE(failing_memory_changes_nothing),

@@ -100,6 +100,8 @@ static void say_event(const struct mu_fold_event *e)
         break;
     case MU_FOLD_ON_CROWD:
         add("crowd %" PRIu64 " of %zu%s%s", e->id, e->count, e->error != NULL ? ": " : "", why);
+        for (size_t i = 0; i < e->count && i < 3; i++)
+            trace_add(&sc.trace, " %.*s", (int)e->kvs[i].key.len, e->kvs[i].key.data);
         break;
     default:
         add("%s %" PRIu64 "%s%s%s%s", mu_fold_event_text(e->type), e->id, e->final ? " for good" : "",
@@ -569,8 +571,8 @@ static void each_request_has_its_answer(void **state)
     ask((struct mu_fold_effect){ .type = MU_FOLD_DO_LOOK_AROUND, .id = 7 });
     says("RANGE nodes/ limit 64");
     hear_keys(MU_FRAME_RANGE, true, "nodes/1/2", "nodes/3/4");
-    hear_keys(MU_FRAME_RANGE, false, "nodes/5/6", "");
-    says("crowd 7 of 3");
+    hear_keys(MU_FRAME_RANGE, false, "", "");
+    says("crowd 7 of 2 nodes/3/4 nodes/1/2");
     write_now(8, false);
     answer(MU_FRAME_TXN, MU_ENGINE_OK);
     says("TXN 1?2:1; wrote 8 at 0");
@@ -688,7 +690,8 @@ static void changes_that_were_lost_are_told(void **state)
     says("");
 }
 
-static void a_crowd_is_no_more_than_was_asked_for(void **state)
+/* The engine answers in the order of the keys; waiters.h wants the order of their coming. */
+static void a_crowd_is_no_more_than_was_asked_for_and_in_the_order_of_its_coming(void **state)
 {
     struct mu_engine_kv kvs[100];
     char keys[100][24];
@@ -697,11 +700,11 @@ static void a_crowd_is_no_more_than_was_asked_for(void **state)
     settle_in();
     ask((struct mu_fold_effect){ .type = MU_FOLD_DO_LOOK_AROUND, .id = 7 });
     for (int i = 0; i < 100; i++) {
-        (void)snprintf(keys[i], sizeof keys[i], "nodes/%d", i);
+        (void)snprintf(keys[i], sizeof keys[i], "nodes/%02d", i);
         kvs[i] = (struct mu_engine_kv){ .key = mu_slice_str(keys[i]), .create = 1000 - i };
     }
     hear_frame((struct mu_frame){ .type = MU_FRAME_KVS, .id = sc.ids[MU_FRAME_RANGE], .kvs = kvs, .kvs_count = 100 });
-    says("RANGE nodes/ limit 64; crowd 7 of 64");
+    says("RANGE nodes/ limit 64; crowd 7 of 64 nodes/99 nodes/98 nodes/97");
 }
 
 /* ---- Time ---- */
@@ -1854,7 +1857,7 @@ int main(void)
         TEST(pages_are_one_answer),
         TEST(only_the_last_load_of_a_scope_is_answered),
         TEST(changes_that_were_lost_are_told),
-        TEST(a_crowd_is_no_more_than_was_asked_for),
+        TEST(a_crowd_is_no_more_than_was_asked_for_and_in_the_order_of_its_coming),
         TEST(it_shows_that_it_is_there),
         TEST(its_lease_is_renewed_as_often_as_is_wanted),
         TEST(a_silent_engine_is_left_and_tried_again),

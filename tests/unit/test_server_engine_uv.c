@@ -480,6 +480,40 @@ static void a_flood_of_requests_costs_its_sender_alone(void **state)
     mu_buf_done(&many);
 }
 
+/* Each asks for one key of many. */
+static void a_flood_of_looks_costs_its_sender_alone(void **state)
+{
+    enum { AT_ONCE = 2048, KEYS = 32 * AT_ONCE };
+    static char names[AT_ONCE][16];
+    static struct mu_engine_op ops[AT_ONCE];
+    struct scene *s = *state;
+    struct peer *flood = greet(s), *node = greet(s);
+    const struct mu_frame look = {
+        .type = MU_FRAME_RANGE, .id = 5, .prefix = true, .limit = 1, .key = mu_slice_str("n/")
+    };
+    struct mu_buf many = { 0 };
+    uint64_t since_ms;
+
+    for (unsigned done = 0; done < KEYS; done += AT_ONCE) {
+        for (unsigned i = 0; i < AT_ONCE; i++) {
+            (void)snprintf(names[i], sizeof names[i], "n/%06u", done + i);
+            ops[i] = (struct mu_engine_op){ MU_ENGINE_PUT, mu_slice_str(names[i]), mu_slice_str(""), 0 };
+        }
+        tell(node, (struct mu_frame){ .type = MU_FRAME_TXN, .id = 9, .txn = { .then = ops, .then_count = AT_ONCE } });
+        assert_done(node, MU_ENGINE_OK);
+    }
+    for (unsigned i = 0; i < 2000; i++)
+        assert_int_equal(mu_frame_write(&look, &many, SIZE_MAX / 2), 0);
+    since_ms = uv_now(&s->loop);
+    peer_send(flood, mu_buf_slice(&many));
+    assert_int_equal(told(flood).kvs_count, 1);
+    tell(node, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 4 });
+    assert_done(node, MU_ENGINE_OK);
+    uv_update_time(&s->loop);
+    assert_true(uv_now(&s->loop) - since_ms < 200); /* to walk over all keys each time takes 500, on a fast machine */
+    mu_buf_done(&many);
+}
+
 static void keys_that_nobody_reads_are_not_copied(void **state)
 {
     static char value[MU_ENGINE_VALUE_MAX / 2];
@@ -618,6 +652,7 @@ int main(void)
         OFFERED(what_is_no_frame_ends_that_connection_and_says_whose),
         OFFERED(a_peer_that_never_reads_is_cut),
         OFFERED(a_flood_of_requests_costs_its_sender_alone),
+        OFFERED(a_flood_of_looks_costs_its_sender_alone),
         OFFERED(keys_that_nobody_reads_are_not_copied),
         OFFERED(a_newcomer_takes_the_place_of_one_without_a_hello),
         OFFERED(a_full_store_refuses_and_loses_nothing),
