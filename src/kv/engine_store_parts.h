@@ -30,6 +30,7 @@ struct lease { /* this node's */
     enum lease_state state;
     uint64_t take;     /* the id of TAKE_LEASE */
     uint64_t until_ms; /* WANTED, ASKED */
+    uint64_t asked_ms; /* when GRANT was sent: it lasts from then on */
     uint64_t id;
 };
 

@@ -157,7 +157,10 @@ bool mu_es_has_lease(const struct mu_engine_store *s)
 void mu_es_tell_leased(struct mu_engine_store *s)
 {
     mu_es_tell(s,
-               (struct mu_fold_event){ .type = MU_FOLD_ON_LEASED, .id = s->lease.take, .lease = (int64_t)s->lease.id },
+               (struct mu_fold_event){ .type = MU_FOLD_ON_LEASED,
+                                       .id = s->lease.take,
+                                       .lease = (int64_t)s->lease.id,
+                                       .sent_ms = s->lease.asked_ms },
                NULL);
 }
 
@@ -277,6 +280,7 @@ static uint32_t send_request(struct mu_engine_store *s, struct request *r)
 static bool send_grant(struct mu_engine_store *s)
 {
     s->lease.id = new_lease_id(s);
+    s->lease.asked_ms = s->now_ms;
     s->grant_id = mu_es_send_frame(s, (struct mu_frame){ .type = MU_FRAME_GRANT,
                                                          .lease = s->lease.id,
                                                          .ttl_ms = (uint32_t)s->lease_ms,

@@ -26,7 +26,8 @@ struct scene {
     uint64_t leases[MU_FRAMES_COUNT];
     struct mu_buf sent; /* what is not understood yet */
     bool writes_when_leased;
-    bool holds; /* nothing is done about what comes out */
+    bool holds;        /* nothing is done about what comes out */
+    uint64_t asked_ms; /* the last LEASED: when it was asked for */
     struct trace trace;
 };
 
@@ -90,6 +91,7 @@ static void say_event(const struct mu_fold_event *e)
         break;
     case MU_FOLD_ON_LEASED:
         assert_true(e->lease > 0);
+        sc.asked_ms = e->sent_ms;
         add("leased %" PRIu64, e->id);
         break;
     case MU_FOLD_ON_WROTE:
@@ -760,6 +762,27 @@ static void its_lease_is_renewed_as_often_as_is_wanted(void **state)
     says("KEEP nothing");
     answer(MU_FRAME_KEEP, MU_ENGINE_OK);
     says("");
+}
+
+/* For a fence, too: the engine may have granted it long before its answer came. */
+static void a_lease_counts_from_when_it_was_asked_for(void **state)
+{
+    (void)state;
+    take(1);
+    pass(10);
+    link_up();
+    hear("\0", 1);
+    says("connect; probe; leased 1; HELLO; GRANT");
+    assert_int_equal(sc.asked_ms, T0 + 10);
+    welcome(77);
+    pass(100);
+    answer(MU_FRAME_GRANT, MU_ENGINE_EXHAUSTED);
+    take(2);
+    trace_begin(&sc.trace);
+    pass(LEASE_MS / 3 - 1);
+    answer(MU_FRAME_GRANT, MU_ENGINE_OK);
+    says("leased 2");
+    assert_int_equal(sc.asked_ms, T0 + 110);
 }
 
 static void a_silent_engine_is_left_and_tried_again(void **state)
@@ -1860,6 +1883,7 @@ int main(void)
         TEST(a_crowd_is_no_more_than_was_asked_for_and_in_the_order_of_its_coming),
         TEST(it_shows_that_it_is_there),
         TEST(its_lease_is_renewed_as_often_as_is_wanted),
+        TEST(a_lease_counts_from_when_it_was_asked_for),
         TEST(a_silent_engine_is_left_and_tried_again),
         TEST(each_request_has_a_deadline),
         TEST(a_request_has_the_time_that_its_owner_gives_it),
