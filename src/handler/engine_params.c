@@ -4,6 +4,7 @@
 #include "store/engine.h"
 
 #include <assert.h>
+#include <inttypes.h>
 
 uint64_t mu_engine_job_lease_s(uint64_t lease_s)
 {
@@ -41,6 +42,16 @@ int mu_engine_window_from_params(const struct muster_rdzv_params *params, uint64
     return read_optional(params, "restart_window", MU_FOLD_WINDOW_MAX_S, ret_s, reterr);
 }
 
+int mu_engine_check_nodes(const struct mu_rdzv_settings *settings, struct muster_error *reterr)
+{
+    if (settings->nodes_min <= MU_FOLD_MEMBERS_MAX)
+        return 0;
+    return mu_fail(reterr, MUSTER_EINVAL,
+                   "a minimum of %" PRId64 " nodes is more than %u, the most that fit into a round of etcd-v3, or of "
+                   "c10d with engine=on",
+                   settings->nodes_min, MU_FOLD_MEMBERS_MAX);
+}
+
 static int need_engine(const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
     static const char *const keys[] = { "fence", "restart_window" };
@@ -68,7 +79,7 @@ int mu_engine_params_read(const struct muster_rdzv_params *params, const struct 
                                       .first_ms = dynamic->request_timeout_ms,
                                       .ops_max = MU_ENGINE_OPS_MAX,
                                       .tells_how = true };
-    int rc = engine ? 0 : need_engine(params, reterr);
+    int rc = engine ? mu_engine_check_nodes(&dynamic->settings, reterr) : need_engine(params, reterr);
 
     if (rc == 0)
         rc = mu_engine_fence_from_params(params, &found.fence_s, reterr);

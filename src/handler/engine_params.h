@@ -26,6 +26,9 @@ uint64_t mu_engine_renew_ms(uint64_t fence_s); /* at least so often the client h
 int mu_engine_fence_from_params(const struct muster_rdzv_params *params, uint64_t *ret_s, struct muster_error *reterr);
 int mu_engine_window_from_params(const struct muster_rdzv_params *params, uint64_t *ret_s, struct muster_error *reterr);
 
+/* MUSTER_EINVAL: no world takes the smallest number of nodes. */
+int mu_engine_check_nodes(const struct mu_rdzv_settings *settings, struct muster_error *reterr);
+
 /* Of a muster store's engine. The lease is as long as the silence after which a node counts as dead, if the user has
  * said how long that is. `engine` false: MUSTER_EINVAL for options that need it. */
 int mu_engine_params_read(const struct muster_rdzv_params *params, const struct mu_dynamic_config *dynamic, bool engine,

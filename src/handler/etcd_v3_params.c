@@ -51,6 +51,8 @@ int mu_v3_place_read(const struct muster_rdzv_params *params, struct mu_v3_place
     if (rc == 0)
         rc = mu_rdzv_settings_check(place.run_id, &place.settings, reterr);
     if (rc == 0)
+        rc = mu_engine_check_nodes(&place.settings, reterr);
+    if (rc == 0)
         rc = mu_dynamic_check_name(place.local_addr, reterr);
     if (rc == 0)
         rc = muster_rdzv_params_get_as_bool(params, "use_agent_store", true, &place.use_agent_store, reterr);

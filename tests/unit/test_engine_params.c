@@ -6,18 +6,23 @@
 static struct mu_engine_params engine;
 static struct muster_error error;
 
-static int read(const char *options, bool on)
+static int read_with(const char *options, bool on, int64_t nodes_min)
 {
     struct mu_dynamic_config dynamic = { .request_timeout_ms = 7000 };
     struct muster_rdzv_params *params = NULL;
     int rc;
 
-    assert_int_equal(muster_rdzv_params_new("c10d", "h", "job", 1, 4, NULL, &params, NULL), 0);
+    assert_int_equal(muster_rdzv_params_new("c10d", "h", "job", nodes_min, 20000, NULL, &params, NULL), 0);
     assert_int_equal(muster_rdzv_params_set_options(params, options, NULL), 0);
     assert_int_equal(mu_rdzv_settings_from_params(params, &dynamic.settings, NULL), 0);
     rc = mu_engine_params_read(params, &dynamic, on, &engine, &error);
     muster_rdzv_params_free(params);
     return rc;
+}
+
+static int read(const char *options, bool on)
+{
+    return read_with(options, on, 1);
 }
 
 static void the_lease_is_the_silence_that_the_user_allows(void **state)
@@ -69,6 +74,16 @@ static void fence_and_window_are_the_engines(void **state)
     assert_true(engine.fence_s == 0 && engine.restart_window_s == 0);
 }
 
+static void a_world_has_so_many_members_and_no_more(void **state)
+{
+    (void)state;
+    assert_int_equal(read_with("", true, MU_FOLD_MEMBERS_MAX), 0);
+    assert_int_equal(read_with("", true, MU_FOLD_MEMBERS_MAX + 1), MUSTER_EINVAL);
+    assert_string_equal(error.text, "a minimum of 16385 nodes is more than 16384, the most that fit into a round of "
+                                    "etcd-v3, or of c10d with engine=on");
+    assert_int_equal(read_with("", false, MU_FOLD_MEMBERS_MAX + 1), 0); /* in a document they do */
+}
+
 static void the_machine_is_told_all_of_it(void **state)
 {
     const struct mu_rdzv_settings settings = { .nodes_max = 4 };
@@ -93,6 +108,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_lease_is_the_silence_that_the_user_allows),
         cmocka_unit_test(fence_and_window_are_the_engines),
+        cmocka_unit_test(a_world_has_so_many_members_and_no_more),
         cmocka_unit_test(the_machine_is_told_all_of_it),
     };
 

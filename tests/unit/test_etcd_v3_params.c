@@ -112,6 +112,18 @@ static void bad_options_are_named(void **state)
     }
 }
 
+static void a_world_has_so_many_members_and_no_more(void **state)
+{
+    struct muster_rdzv_params *params = NULL;
+
+    (void)state;
+    assert_int_equal(muster_rdzv_params_new("etcd-v3", "h", "job", MU_FOLD_MEMBERS_MAX + 1, 20000, NULL, &params, NULL),
+                     0);
+    assert_int_equal(mu_v3_place_read(params, &place, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, "more than 16384"));
+    muster_rdzv_params_free(params);
+}
+
 static void its_machines_are_told_the_same_times_and_limits(void **state)
 {
     uint64_t random[] = { 0, 5 };
@@ -138,6 +150,7 @@ int main(void)
         cmocka_unit_test(a_fence_may_be_shorter_than_the_lease),
         cmocka_unit_test(restarts_count_for_a_window_if_there_is_one),
         cmocka_unit_test(bad_options_are_named),
+        cmocka_unit_test(a_world_has_so_many_members_and_no_more),
         cmocka_unit_test(its_machines_are_told_the_same_times_and_limits),
     };
 
