@@ -244,7 +244,7 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
     enum mu_engine_code code;
     struct mu_frame welcome = { .type = MU_FRAME_WELCOME,
                                 .id = frame->id,
-                                .version = MU_FRAME_VERSION,
+                                .version = mu_frame_version(frame->version_max),
                                 .epoch = session->host->epoch,
                                 .revision = mu_engine_revision(session->host->engine),
                                 .run_id = frame->run_id,

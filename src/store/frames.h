@@ -83,6 +83,12 @@ struct mu_frame { /* zeroed, and then what is needed; read: borrows from the byt
     size_t changes_count;
 };
 
+/* What is spoken with a peer that speaks versions up to `version_max`: the highest that both know. */
+static inline uint32_t mu_frame_version(uint32_t version_max)
+{
+    return version_max < MU_FRAME_VERSION ? version_max : MU_FRAME_VERSION;
+}
+
 /* How long the frame is that these bytes begin with; 0: not known yet. Above MU_FRAME_BYTES_MAX, or below
  * MU_FRAME_HEAD_BYTES: it is none. */
 size_t mu_frame_length(struct mu_slice bytes);

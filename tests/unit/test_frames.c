@@ -125,6 +125,14 @@ static void every_frame_comes_back(void **state)
         assert_true(seen[i]);
 }
 
+static void the_highest_version_that_both_know_is_spoken(void **state)
+{
+    (void)state;
+    assert_int_equal(mu_frame_version(MU_FRAME_VERSION - 1), MU_FRAME_VERSION - 1);
+    assert_int_equal(mu_frame_version(MU_FRAME_VERSION), MU_FRAME_VERSION);
+    assert_int_equal(mu_frame_version(MU_FRAME_VERSION + 1), MU_FRAME_VERSION);
+}
+
 static void the_bytes_are_these(void **state)
 {
     static const char grant[] = "\x2c\0\0\0\x03\0\0\0\x03\0\0\0"
@@ -270,9 +278,13 @@ static void failing_memory_is_told(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_frame_comes_back),          cmocka_unit_test(the_bytes_are_these),
-        cmocka_unit_test(a_frame_cut_at_any_byte_is_none), cmocka_unit_test(wrong_lengths_and_counts_are_refused),
-        cmocka_unit_test(what_is_wrong_is_named),          cmocka_unit_test(a_frame_that_is_too_large_is_not_written),
+        cmocka_unit_test(every_frame_comes_back),
+        cmocka_unit_test(the_highest_version_that_both_know_is_spoken),
+        cmocka_unit_test(the_bytes_are_these),
+        cmocka_unit_test(a_frame_cut_at_any_byte_is_none),
+        cmocka_unit_test(wrong_lengths_and_counts_are_refused),
+        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(a_frame_that_is_too_large_is_not_written),
         cmocka_unit_test(failing_memory_is_told),
     };
 
