@@ -42,16 +42,23 @@ const char *mu_engine_full(const struct mu_engine *e)
     return e->full;
 }
 
+/* What is charged to the budget for so many bytes. */
+static size_t charge_of(const struct mu_engine *e, size_t used)
+{
+    return used > e->config.reserved ? used - e->config.reserved : 0;
+}
+
 void *mu_engine_alloc(struct mu_engine *e, size_t bytes)
 {
+    size_t charge = charge_of(e, e->share.used + bytes) - charge_of(e, e->share.used);
     void *memory = NULL;
 
     if (!mu_budget_take(&e->share, bytes))
         return NULL;
-    if (mu_budget_take(e->config.budget, bytes)) {
+    if (mu_budget_take(e->config.budget, charge)) {
         memory = calloc(1, bytes);
         if (memory == NULL)
-            mu_budget_give(e->config.budget, bytes);
+            mu_budget_give(e->config.budget, charge);
     }
     if (memory == NULL)
         mu_budget_give(&e->share, bytes);
@@ -63,8 +70,8 @@ void mu_engine_release(struct mu_engine *e, void *memory, size_t bytes)
     if (memory == NULL)
         return;
     free(memory);
+    mu_budget_give(e->config.budget, charge_of(e, e->share.used) - charge_of(e, e->share.used - bytes));
     mu_budget_give(&e->share, bytes);
-    mu_budget_give(e->config.budget, bytes);
 }
 
 int64_t mu_engine_revision(const struct mu_engine *e)
@@ -193,11 +200,11 @@ static void become(struct mu_engine *e, struct mu_engine_lease *lease, enum mu_e
 static void settle_table(struct mu_engine *e)
 {
     size_t slots = e->leases.size + (e->leases.old != NULL ? e->leases.old_size : 0);
-    size_t now = slots * sizeof *e->leases.heads;
+    size_t table = slots * sizeof *e->leases.heads, used = e->share.used + table - e->table_charged;
 
-    e->share.used += now - e->table_charged;
-    e->config.budget->used += now - e->table_charged;
-    e->table_charged = now;
+    e->config.budget->used += charge_of(e, used) - charge_of(e, e->share.used);
+    e->share.used = used;
+    e->table_charged = table;
 }
 
 static void end_lease(struct mu_engine *e, struct mu_engine_lease *lease, enum mu_engine_end end)

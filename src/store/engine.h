@@ -126,7 +126,8 @@ typedef void mu_engine_push(void *ctx, struct mu_engine_peer *peer, uint32_t wat
                             const struct mu_engine_change *changes, size_t count);
 
 struct mu_engine_config {
-    struct mu_budget *budget; /* all that the engine holds is charged to it, and is at most half of it */
+    struct mu_budget *budget; /* what the engine holds is charged to it, and is at most half of it ... */
+    size_t reserved;          /* ... but not the first so many bytes, which were taken from it for the engine */
     struct mu_hash_seed seed;
     int64_t revision; /* random, at least MU_ENGINE_REVISION_MIN */
     mu_engine_push *push;

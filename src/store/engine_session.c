@@ -460,6 +460,7 @@ int mu_engine_host_init(struct mu_engine_host *host, const struct mu_engine_host
 {
     struct mu_engine_config engine = {
         .budget = config->budget,
+        .reserved = config->reserved,
         .seed = config->seed,
         .revision = MU_ENGINE_REVISION_MIN + (int64_t)(config->random[0] >> 4), /* far from the end, too */
         .push = on_push,

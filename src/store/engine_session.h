@@ -39,6 +39,7 @@ struct mu_engine_host { /* what all sessions of a server share */
 
 struct mu_engine_host_config {
     struct mu_budget *budget, *transit; /* of the store: what keys take, and what half-read frames take */
+    size_t reserved;                    /* as in mu_engine_config */
     struct mu_hash_seed seed;
     uint64_t random[2];
     const char *node;             /* borrowed, as the next two are */

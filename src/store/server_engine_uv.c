@@ -97,8 +97,7 @@ static void on_after(uv_check_t *check)
 void mu_server_offer_engine(struct mu_server *server, const struct mu_server_offer *offer)
 {
     (void)snprintf(server->node, sizeof server->node, "%s", offer->node);
-    server->era->service.offers_engine = true;
-    server->era->service.documents = offer->documents;
+    mu_service_offer_engine(&server->era->service, offer->documents);
 }
 
 static int start_engine(struct mu_server *server, struct muster_error *reterr)
@@ -107,6 +106,7 @@ static int start_engine(struct mu_server *server, struct muster_error *reterr)
     struct mu_engine_host_config config = {
         .budget = &server->era->service.budget,
         .transit = &server->era->service.transit,
+        .reserved = server->era->service.reserved,
         .seed = server->seed,
         .node = server->node,
         .table = &server->era->service.table,

@@ -35,8 +35,8 @@ struct mu_server_offer {
     const char *documents; /* as in session.h: a constant, or NULL */
 };
 
-/* From now on peers may speak the engine's frames (frames.h) here. Not together with mu_server_renew(): the engine
- * stays with the table that is there. */
+/* From now on peers may speak the engine's frames (frames.h) here. Call it before there is any key, and not together
+ * with mu_server_renew(): the engine stays with the table that is there. */
 void mu_server_offer_engine(struct mu_server *server, const struct mu_server_offer *offer);
 
 /* Connections accepted from now on find an empty table; those that are there keep the one they have. */

@@ -15,11 +15,14 @@
 
 enum {
     CONN_SHARE = 4,         /* one connection may have a quarter of what all may have */
+    ENGINE_SHARE = 4,       /* the store's keys leave a quarter to the engine ... */
     TRANSIT_SHARE = 2,      /* what is half-read or unsent may take half as much again */
     TURN_BYTES = 32 * 1024, /* of a list that are carried out in one turn: a millisecond or so */
     TURN_KEYS = 4096,       /* as many keys may be listed at once */
     RUN_ID_SHOWN = 64,      /* bytes of it in an error */
 };
+
+#define ENGINE_BYTES_MAX (64u << 20) /* ... or so many bytes, if that is less */
 
 void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
                      struct mu_hash_seed seed, mu_session_send *send)
@@ -35,9 +38,21 @@ void mu_service_init(struct mu_service *service, const struct muster_store_limit
     service->table.share_max = limits->total_bytes / CONN_SHARE;
 }
 
+void mu_service_offer_engine(struct mu_service *service, const char *documents)
+{
+    size_t share = service->budget.max / ENGINE_SHARE;
+
+    assert(!service->offers_engine && service->budget.used == 0);
+    service->offers_engine = true;
+    service->documents = documents;
+    service->reserved = share < ENGINE_BYTES_MAX ? share : ENGINE_BYTES_MAX;
+    service->budget.used = service->reserved;
+}
+
 void mu_service_done(struct mu_service *service)
 {
     mu_table_done(&service->table);
+    mu_budget_give(&service->budget, service->reserved);
     assert(service->budget.used == 0 && service->transit.used == 0);
 }
 

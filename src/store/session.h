@@ -23,6 +23,7 @@ struct mu_service {
     struct mu_budget transit;          /* of half-read requests and unsent replies: these cannot fill the table */
     struct mu_table table;
     enum mu_dialect legacy; /* what peers older than 2.2 are taken for: L (find out), L0, L1 */
+    size_t reserved;        /* of the budget, for the engine: no table can be so full that jobs cannot go on */
     bool offers_engine;     /* CHECK of MU_SESSION_PROBE, alone, makes an engine's connection of one of 2.2 or newer */
     /* A job meets in a document, which is a key of the table, or in the engine. In both it would be two jobs: while
      * the engine has the job, a write of that key is refused. CHECK of MU_SESSION_JOB_PROBE asks for it harmlessly. */
@@ -56,6 +57,8 @@ struct mu_session {
 
 void mu_service_init(struct mu_service *service, const struct muster_store_limits *limits, enum mu_dialect legacy,
                      struct mu_hash_seed seed, mu_session_send *send);
+/* Before there is any key. `documents`: as above. */
+void mu_service_offer_engine(struct mu_service *service, const char *documents);
 void mu_service_done(struct mu_service *service); /* every session must have left */
 
 void mu_session_init(struct mu_session *session, struct mu_service *service);

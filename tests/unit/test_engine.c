@@ -193,7 +193,7 @@ static void hear_from_2_and_3(struct scene *s)
 }
 
 /* Peers 0 to 3 are of job "j", peer 4 of another one, peer 5 has not said HELLO. */
-static int setup_with(void **state, size_t budget_max)
+static int setup_reserved(void **state, size_t budget_max, size_t reserved)
 {
     struct scene *s = calloc(1, sizeof *s);
     struct mu_engine_config config;
@@ -201,9 +201,10 @@ static int setup_with(void **state, size_t budget_max)
     if (s == NULL)
         return -1;
     s->budget.max = budget_max;
+    s->budget.used = reserved;
     s->now_ms = 1000;
     config = (struct mu_engine_config){
-        .budget = &s->budget, .seed = { 1, 2 }, .revision = BASE, .push = on_push, .ctx = s
+        .budget = &s->budget, .reserved = reserved, .seed = { 1, 2 }, .revision = BASE, .push = on_push, .ctx = s
     };
     s->engine = mu_engine_new(&config);
     for (unsigned i = 0; i < PEERS; i++) {
@@ -214,6 +215,11 @@ static int setup_with(void **state, size_t budget_max)
     mu_engine_turn(s->engine, s->now_ms);
     *state = s;
     return s->engine != NULL ? 0 : -1;
+}
+
+static int setup_with(void **state, size_t budget_max)
+{
+    return setup_reserved(state, budget_max, 0);
 }
 
 static int setup(void **state)
@@ -401,6 +407,43 @@ static void the_engine_takes_half_of_the_budget_and_no_more(void **state)
     s->budget.used += s->budget.max / 2 - 2000;
     assert_int_equal(do_ops(s, 0, (struct mu_engine_op[]){ put_op("b", "1", 0), op }, 2), MU_ENGINE_EXHAUSTED);
     s->budget.used -= s->budget.max - 2000;
+}
+
+static void what_is_set_aside_for_the_engine_is_used_first(void **state)
+{
+    enum { RESERVED = 100000 };
+    static char value[1000];
+    struct scene *s;
+    struct mu_engine_op op = { .kind = MU_ENGINE_PUT, .value = mu_slice(value, sizeof value) };
+    unsigned count = 0;
+    char name[16];
+
+    teardown(state);
+    (void)setup_reserved(state, 1 << 20, RESERVED);
+    s = *state;
+    s->budget.used = s->budget.max; /* the store's keys have taken all the rest */
+    assert_int_equal(grant(s, 0, 7, true), MU_ENGINE_OK);
+    for (int code = MU_ENGINE_OK; code == MU_ENGINE_OK; count++) {
+        (void)snprintf(name, sizeof name, "%u", count);
+        op.key = mu_slice_str(name);
+        code = do_ops(s, 0, &op, 1);
+    }
+    assert_in_range(count, 80, 100);
+    assert_int_equal(s->budget.used, s->budget.max);
+    s->budget.used -= s->budget.max / 2; /* half of them are gone */
+    for (int code = MU_ENGINE_OK; code == MU_ENGINE_OK; count++) {
+        (void)snprintf(name, sizeof name, "%u", count);
+        op.key = mu_slice_str(name);
+        code = do_ops(s, 0, &op, 1);
+    }
+    assert_in_range(count, 400, 500);
+    assert_true(s->budget.used < s->budget.max);
+    (void)do_ops(s, 0, (struct mu_engine_op[]){ delete_op("", true) }, 1);
+    assert_int_equal(s->budget.used, s->budget.max / 2);
+    s->budget.used = RESERVED; /* which teardown finds */
+    assert_int_equal(mu_engine_revoke(s->engine, &s->peers[0], 7, mu_slice_str(""), NULL), MU_ENGINE_OK);
+    assert_int_equal(s->budget.used, RESERVED);
+    s->budget.used = 0;
 }
 
 static const char *first(struct scene *s, const char *key, bool prefix, uint32_t limit)
@@ -1146,6 +1189,7 @@ int main(void)
         CASE(what_cannot_be_is_refused_and_changes_nothing),
         CASE(a_full_budget_refuses_the_whole_transaction),
         CASE(the_engine_takes_half_of_the_budget_and_no_more),
+        CASE(what_is_set_aside_for_the_engine_is_used_first),
         CASE(all_that_is_gathered_or_found_is_charged),
         CASE(a_limit_brings_the_first_keys_in_order),
         CASE(a_range_with_a_limit_costs_what_it_brings),

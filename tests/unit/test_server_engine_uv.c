@@ -598,6 +598,40 @@ static void a_full_store_refuses_and_loses_nothing(void **state)
     assert_int_equal(told(node).kvs_count, 3);
 }
 
+static void a_job_goes_on_when_the_stores_keys_take_all_they_can(void **state)
+{
+    static char value[20000];
+    struct scene *s = *state;
+    struct mu_engine_op op = { MU_ENGINE_PUT, mu_slice_str("n/1"), mu_slice(value, sizeof value), 0 };
+    struct peer *node, *late;
+    struct mu_buf set = { 0 };
+    char text[16];
+
+    serve(s, (struct muster_store_limits){ .value_bytes = 20000, .total_bytes = 200000 }, MU_DIALECT_L);
+    mu_server_offer_engine(s->server, &offer);
+    node = greet(s);
+    for (unsigned i = 0; stats(s).refused == 0; i++) { /* from a connection each: one may have a quarter at most */
+        struct peer *stock = meet(s, V);
+
+        assert_true(i < 100);
+        set.len = 0;
+        (void)snprintf(text, sizeof text, "SET (%u)", i);
+        wire_put(&set, V, text);
+        wire_put_str(&set, 'x', 5000);
+        peer_send(stock, mu_buf_slice(&set));
+        UNTIL(stats(s).keys == i + 1 || stats(s).refused > 0);
+        peer_close(stock);
+    }
+    mu_buf_done(&set);
+    assert_int_equal(lines_with("bytes are in use"), 1);
+    tell(node, grant(7, 5000));
+    assert_done(node, MU_ENGINE_OK);
+    tell(node, (struct mu_frame){ .type = MU_FRAME_TXN, .id = 9, .txn = { .then = &op, .then_count = 1 } });
+    assert_done(node, MU_ENGINE_OK);
+    late = greet(s);
+    put(late, "n/2", 0);
+}
+
 static void a_server_closes_with_everybody_connected(void **state)
 {
     struct scene *s = *state;
@@ -656,6 +690,7 @@ int main(void)
         OFFERED(keys_that_nobody_reads_are_not_copied),
         OFFERED(a_newcomer_takes_the_place_of_one_without_a_hello),
         OFFERED(a_full_store_refuses_and_loses_nothing),
+        OFFERED(a_job_goes_on_when_the_stores_keys_take_all_they_can),
         OFFERED(a_server_closes_with_everybody_connected),
         OFFERED(many_nodes_hear_of_one_change),
     };
