@@ -124,12 +124,21 @@ static uint64_t own_time(const struct mu_engine *e, uint64_t now_ms)
     return e->turn_of_ms + (since_ms < MU_ENGINE_STEP_MS ? since_ms : MU_ENGINE_STEP_MS);
 }
 
+static bool was_paused(const struct mu_engine *e, uint64_t now_ms)
+{
+    uint64_t since_ms = e->turned_ms > e->wanted_ms ? e->turned_ms : e->wanted_ms;
+
+    return e->leases.count > 0 && now_ms >= since_ms + MU_ENGINE_PAUSE_MS;
+}
+
 static void tell_time(struct mu_engine *e, uint64_t now_ms)
 {
     uint64_t own_ms = own_time(e, now_ms);
 
     if (own_ms > e->now_ms)
         e->now_ms = own_ms;
+    if (was_paused(e, now_ms))
+        e->forgiving_until_ms = e->now_ms + MU_ENGINE_AFTER_PAUSE_MS;
 }
 
 static void set_due(struct mu_engine *e, struct mu_engine_lease *lease, uint64_t due_ms)
@@ -263,6 +272,8 @@ enum mu_engine_code mu_engine_grant(struct mu_engine *e, struct mu_engine_peer *
         return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
     }
     settle_table(e);
+    if (e->leases.count == 1)
+        e->wanted_ms = now_ms;
     lease->id = grant->lease;
     lease->ttl_ms = grant->ttl_ms;
     lease->job = job;
@@ -534,11 +545,18 @@ void mu_engine_heard(struct mu_engine *e, struct mu_engine_peer *peer, uint64_t 
         renew(e, lease);
 }
 
+/* Behind a full queue of newcomers its owner may have to try to connect more than once. */
+static bool may_be_given_up_for_our_pause(const struct mu_engine *e)
+{
+    return e->now_ms < e->forgiving_until_ms;
+}
+
 void mu_engine_leave(struct mu_engine *e, struct mu_engine_peer *peer, bool cut, uint64_t now_ms)
 {
     struct mu_engine_job *job = peer->job;
 
     tell_time(e, now_ms);
+    cut = cut || may_be_given_up_for_our_pause(e);
     if (job == NULL)
         return;
     MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &peer->leases, of_peer) {

@@ -15,7 +15,8 @@
  * **Leases.** The keys of a lease go with it, all in one revision. A bound lease belongs to a connection:
  *
  *   BOUND --its connection was closed or reset--> RESET: RECONNECT_MS to attach it to another connection
- *     |  \--the server cut its connection-------> CUT: its whole time, to attach it to another connection
+ *     |  \--the server cut its connection,
+ *     |     or was paused just before----------> CUT: its whole time, to attach it to another connection
  *     +--nothing was heard of it for its time---> it ends, as SILENT
  *
  * A free lease (FREE) has no connection; it lasts while somebody keeps it.
@@ -26,7 +27,9 @@
  * suspected, and for SUSPECT_MS no lease of that job ends.
  *
  * Leases live in the engine's own time. While there are some it wants a turn every TICK_MS, and no turn adds more than
- * STEP_MS to that time. So a pause of the server, be it short or long, counts for next to nothing. */
+ * STEP_MS to that time. So a pause of the server, be it short or long, counts for next to nothing. During a long one
+ * clients give their connections up, all of them, and not all find a place in the queue of newcomers at once: hence
+ * the whole time for leases whose connection is found closed after a pause. */
 #ifndef MU_STORE_ENGINE_H
 #define MU_STORE_ENGINE_H
 
@@ -57,6 +60,9 @@
 #define MU_ENGINE_TICK_MS 100
 #define MU_ENGINE_STEP_MS 125
 #define MU_ENGINE_SUSPECT_MS 30000
+#define MU_ENGINE_PAUSE_MS 500 /* if a turn is so late the server was paused ... */
+#define MU_ENGINE_AFTER_PAUSE_MS                                                                                       \
+    1000 /* ... and connections that are closed so soon after may have been given up for it */
 
 #define MU_ENGINE_REVISION_MIN ((int64_t)1 << 40)
 

@@ -1014,6 +1014,58 @@ static void many_short_pauses_are_nobodys_silence_either(void **state)
     assert_string_equal(after(s, LEASE_MS), "1.1 at 2: -n silent@2");
 }
 
+/* Its owner may have given it up meanwhile, and may have to try more than once until it is accepted. */
+static void a_connection_that_is_closed_after_a_pause_leaves_its_lease_the_whole_time(void **state)
+{
+    static const uint64_t pauses_ms[] = { MU_ENGINE_PAUSE_MS, 3000, 30000 };
+    struct scene *s = *state;
+    struct mu_engine_last last;
+
+    watch_a_lease(s, 7);
+    for (size_t i = 0; i < COUNT(pauses_ms); i++) {
+        uint64_t began_ms = s->now_ms;
+
+        s->now_ms += pauses_ms[i];
+        if (i % 2 == 0) /* in the poll that was under way, or in the next one */
+            leave(s, 0, false);
+        mu_engine_turn(s->engine, began_ms);
+        if (i % 2 == 1)
+            leave(s, 0, false);
+        (void)wake(s, s->now_ms);
+        assert_string_equal(after(s, LEASE_MS - 1), "");
+        (void)hello(s, 0, "j");
+        assert_int_equal(attach(s, 0, 7, &last), MU_ENGINE_OK);
+        (void)after(s, 10);
+    }
+    (void)wake(s, s->now_ms + 3000);
+    leave(s, 0, false);
+    assert_string_equal(after(s, LEASE_MS + MU_ENGINE_PROBATION_MS), "1.1 at 2: -n silent@2");
+}
+
+static void a_pause_is_soon_over(void **state)
+{
+    struct scene *s = *state;
+
+    watch_a_lease(s, 7);
+    (void)wake(s, s->now_ms + 3000);
+    (void)after(s, MU_ENGINE_AFTER_PAUSE_MS);
+    leave(s, 0, false);
+    assert_string_equal(after(s, GONE_MS), "1.1 at 2: -n reset@2");
+}
+
+/* Without a lease no turns are wanted, and none that comes late is a pause. */
+static void a_server_that_had_nothing_to_do_was_not_paused(void **state)
+{
+    struct scene *s = *state;
+
+    s->now_ms += 60000;
+    watch_a_lease(s, 7);
+    mu_engine_heard(s->engine, &s->peers[0], s->now_ms);
+    mu_engine_turn(s->engine, s->now_ms);
+    leave(s, 0, false);
+    assert_string_equal(after(s, GONE_MS), "1.1 at 2: -n reset@2");
+}
+
 /* However slow it is, silence is noticed in the end. */
 static void a_server_that_is_always_late_judges_all_the_same(void **state)
 {
@@ -1219,6 +1271,9 @@ int main(void)
         CASE(a_poll_that_began_before_the_time_judges_nobody),
         CASE(a_pause_of_the_server_is_nobodys_silence),
         CASE(many_short_pauses_are_nobodys_silence_either),
+        CASE(a_connection_that_is_closed_after_a_pause_leaves_its_lease_the_whole_time),
+        CASE(a_pause_is_soon_over),
+        CASE(a_server_that_had_nothing_to_do_was_not_paused),
         CASE(a_server_that_is_always_late_judges_all_the_same),
         CASE(half_of_the_leases_silent_at_once_is_the_network),
         CASE(a_suspicion_ends_and_may_come_again),
