@@ -301,7 +301,7 @@ bool mu_es_may_send(const struct mu_engine_store *s)
 
 uint64_t mu_es_keep_at_ms(const struct mu_engine_store *s)
 {
-    uint64_t quiet_ms = s->sent_ms + s->lease_ms / 3, renew_ms = s->kept_ms + s->renew_ms;
+    uint64_t quiet_ms = s->sent_ms + mu_engine_keep_ms(s->lease_ms), renew_ms = s->kept_ms + s->renew_ms;
 
     if (s->state != MU_ENGINE_STORE_READY || s->keep_id != 0)
         return UINT64_MAX;

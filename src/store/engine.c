@@ -560,8 +560,12 @@ void mu_engine_leave(struct mu_engine *e, struct mu_engine_peer *peer, bool cut,
     if (job == NULL)
         return;
     MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &peer->leases, of_peer) {
+        uint64_t wait_ms = mu_engine_reconnect_ms(lease->ttl_ms);
+
+        if (cut && lease->ttl_ms > wait_ms)
+            wait_ms = lease->ttl_ms;
         become(e, lease, cut ? MU_ENGINE_LEASE_CUT : MU_ENGINE_LEASE_RESET, NULL);
-        set_due(e, lease, e->now_ms + (cut ? lease->ttl_ms : MU_ENGINE_RECONNECT_MS));
+        set_due(e, lease, e->now_ms + wait_ms);
         check_lease(e, lease);
     }
     mu_engine_watches_done(e, peer);

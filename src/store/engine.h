@@ -14,7 +14,7 @@
  *
  * **Leases.** The keys of a lease go with it, all in one revision. A bound lease belongs to a connection:
  *
- *   BOUND --its connection was closed or reset--> RESET: RECONNECT_MS to attach it to another connection
+ *   BOUND --its connection was closed or reset--> RESET: mu_engine_reconnect_ms() to attach it to another connection
  *     |  \--the server cut its connection,
  *     |     or was paused just before----------> CUT: its whole time, to attach it to another connection
  *     +--nothing was heard of it for its time---> it ends, as SILENT
@@ -55,7 +55,10 @@
 #define MU_ENGINE_TTL_MIN_MS 100
 #define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
 
-#define MU_ENGINE_RECONNECT_MS 1500
+#define MU_ENGINE_KEEP_MS 1500 /* a client sends something at least so often */
+#define MU_ENGINE_RECONNECT_MS                                                                                         \
+    1300                           /* for a client to come back that has noticed: up to 300 until it tries, 1,000 for a
+                                       lost SYN */
 #define MU_ENGINE_PROBATION_MS 200 /* on top, in which the loop turns: a newcomer takes several turns */
 #define MU_ENGINE_TICK_MS 100
 #define MU_ENGINE_STEP_MS 125
@@ -65,6 +68,20 @@
     1000 /* ... and connections that are closed so soon after may have been given up for it */
 
 #define MU_ENGINE_REVISION_MIN ((int64_t)1 << 40)
+
+/* After how long a client with such a lease sends KEEP, if it has nothing else to send. One or two of them may be late
+ * or lost. With a long lease it could send fewer, but then it would notice late that its connection is reset. */
+static inline uint64_t mu_engine_keep_ms(uint64_t ttl_ms)
+{
+    return ttl_ms / 3 < MU_ENGINE_KEEP_MS ? ttl_ms / 3 : MU_ENGINE_KEEP_MS;
+}
+
+/* After how long a lease without a connection ends. Where only the server has seen the reset, as behind a firewall that
+ * has forgotten the connection, the client notices when it next sends something. */
+static inline uint64_t mu_engine_reconnect_ms(uint64_t ttl_ms)
+{
+    return mu_engine_keep_ms(ttl_ms) + MU_ENGINE_RECONNECT_MS;
+}
 
 /* What a request is answered with: gRPC's codes, as etcd uses them. */
 enum mu_engine_code {

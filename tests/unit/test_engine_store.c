@@ -18,6 +18,7 @@ enum { T0 = 100000 };
 struct scene {
     struct mu_engine_store *store;
     const char *run_id;
+    uint64_t lease_ms;
     uint64_t now_ms;
     bool linked;                   /* as the driver would see it */
     bool probed;                   /* frames follow */
@@ -124,7 +125,7 @@ static void say_frame(const struct mu_frame *frame)
     case MU_FRAME_GRANT:
         assert_true(frame->lease != 0);
         add("GRANT%s", frame->bound ? "" : " free");
-        assert_int_equal(frame->ttl_ms, frame->bound ? LEASE_MS : JOB_LEASE_MS);
+        assert_int_equal(frame->ttl_ms, frame->bound ? sc.lease_ms : JOB_LEASE_MS);
         break;
     case MU_FRAME_KEEP:
         add(frame->lease != 0 ? "KEEP" : "KEEP nothing");
@@ -363,7 +364,7 @@ static struct mu_engine_store *store_renewed(uint64_t renew_ms)
     struct mu_engine_store_config config = { .endpoint = "node1:29400",
                                              .run_id = sc.run_id,
                                              .node = "n",
-                                             .lease_ms = LEASE_MS,
+                                             .lease_ms = sc.lease_ms,
                                              .job_lease_ms = JOB_LEASE_MS,
                                              .renew_ms = renew_ms,
                                              .seed = 5,
@@ -380,7 +381,7 @@ static struct mu_engine_store *store_new(void)
 static int begin(void **state)
 {
     (void)state;
-    sc = (struct scene){ .run_id = "job7", .now_ms = T0 };
+    sc = (struct scene){ .run_id = "job7", .lease_ms = LEASE_MS, .now_ms = T0 };
     sc.store = store_new();
     pumping = true;
     return sc.store == NULL;
@@ -735,6 +736,19 @@ static void it_shows_that_it_is_there(void **state)
     assert_int_equal(sc.now_ms, T0 + 4 * (LEASE_MS / 3) - 1);
     answer(MU_FRAME_KEEP, MU_ENGINE_NOT_FOUND); /* whatever that may be */
     says("");
+}
+
+/* However long its lease: else it would notice late that its connection is reset. */
+static void with_a_long_lease_it_shows_that_as_often(void **state)
+{
+    (void)end(state);
+    sc.lease_ms = 60000;
+    sc.store = store_new();
+    settle_in();
+    pass(MU_ENGINE_KEEP_MS - 1);
+    says("");
+    pass(1);
+    says("KEEP");
 }
 
 /* For a fence: requests do not show when they were carried out. */
@@ -1882,6 +1896,7 @@ int main(void)
         TEST(changes_that_were_lost_are_told),
         TEST(a_crowd_is_no_more_than_was_asked_for_and_in_the_order_of_its_coming),
         TEST(it_shows_that_it_is_there),
+        TEST(with_a_long_lease_it_shows_that_as_often),
         TEST(its_lease_is_renewed_as_often_as_is_wanted),
         TEST(a_lease_counts_from_when_it_was_asked_for),
         TEST(a_silent_engine_is_left_and_tried_again),
