@@ -18,13 +18,15 @@ enum {
 
 /* ---- Sending ---- */
 
-/* The keys that were found, of which those before `next` were sent, and what is to be sent behind them. */
+/* The keys that were found, of which those before `next` were sent, and what is to be sent behind them, once the peer
+ * has taken them all: a single key may take as much as may be unsent. */
 struct answer {
     struct mu_list link; /* in session->answers */
     uint32_t id;
     int64_t revision;
     struct mu_engine_found found;
     size_t next;
+    bool is_sent; /* the last page, too */
     struct mu_buf behind;
 };
 
@@ -144,6 +146,7 @@ static bool write_page(struct mu_engine_session *session, struct answer *answer)
     if (kvs != NULL)
         written = mu_frame_write(&frame, &session->host->out, OUT_BYTES_MAX) == 0;
     answer->next += count;
+    answer->is_sent = !frame.more;
     free(kvs);
     return written;
 }
@@ -155,16 +158,15 @@ static void send_pages(struct mu_engine_session *session)
     bool takes_more = true;
 
     while (takes_more && !session->dead && (answer = MU_LIST_FIRST(struct answer, &session->answers, link)) != NULL) {
-        if (!write_page(session, answer)) {
+        if (answer->is_sent) {
+            if (answer->behind.len > 0)
+                takes_more = session->host->send(session, mu_buf_slice(&answer->behind));
+            free_answer(session, answer);
+        } else if (write_page(session, answer)) {
+            takes_more = session->host->send(session, mu_buf_slice(&session->host->out));
+        } else {
             session->host->drop(session, "no memory for an answer");
-            return;
         }
-        takes_more = session->host->send(session, mu_buf_slice(&session->host->out));
-        if (answer->next < answer->found.count)
-            continue;
-        if (answer->behind.len > 0 && !session->dead)
-            takes_more = session->host->send(session, mu_buf_slice(&answer->behind)) && takes_more;
-        free_answer(session, answer);
     }
 }
 

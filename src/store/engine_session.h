@@ -5,7 +5,8 @@
  * (mu_engine_host_turn). What is no frame, or no request, ends the connection.
  *
  * Keys that take more than one frame are sent page by page: the next one goes out when the peer has taken the one
- * before (mu_engine_session_sent). What comes behind them waits, up to UNSENT_MAX; then the connection is cut. */
+ * before (mu_engine_session_sent). What comes behind the last one waits for the same, up to UNSENT_MAX; then the
+ * connection is cut. */
 #ifndef MU_STORE_ENGINE_SESSION_H
 #define MU_STORE_ENGINE_SESSION_H
 
