@@ -414,12 +414,21 @@ static void take_lease(struct mu_engine_store *s, const struct mu_fold_effect *e
         s->lease.until_ms = until_ms;
 }
 
-/* False: it ends by itself. */
+/* What the engine hears from us renews all leases of our connection. One that is given up ends by REVOKE, which goes
+ * behind its GRANT or ATTACH at once if there is a connection, or else by itself, without one. False: by itself. */
 static bool revoke(struct mu_engine_store *s, uint64_t id)
 {
     struct mu_fold_effect drop = { .type = MU_FOLD_DO_DROP_LEASE, .id = id, .lease = (int64_t)s->lease.id };
 
-    return s->lease.state != LEASE_WANTED && request_new(s, &drop, s->now_ms + MU_ENGINE_STORE_REVOKE_MS) != NULL;
+    if (s->lease.state == LEASE_WANTED)
+        return false;
+    if (request_new(s, &drop, s->now_ms + MU_ENGINE_STORE_REVOKE_MS) != NULL)
+        return true;
+    if (mu_es_speaks_frames(s)) {
+        (void)mu_fail(&s->why, MUSTER_ELIMIT, "the store at %s: too many requests are under way", s->peer);
+        mu_es_hang_up(s);
+    }
+    return false;
 }
 
 static void drop_lease(struct mu_engine_store *s, const struct mu_fold_effect *effect)

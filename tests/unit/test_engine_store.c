@@ -1133,6 +1133,20 @@ static void the_end_of_a_lease_is_not_waited_for_long(void **state)
     says("connect; dropped 4");
 }
 
+/* Else it would renew the lease. */
+static void a_lease_that_cannot_be_revoked_ends_with_the_connection(void **state)
+{
+    (void)state;
+    settle_in();
+    for (uint64_t i = 1; i <= MU_ENGINE_STORE_REQUESTS_MAX; i++) {
+        drop(100 + i, i);
+        take(i + 1);
+    }
+    trace_begin(&sc.trace);
+    drop(200, MU_ENGINE_STORE_REQUESTS_MAX + 1);
+    says("stale job/; dropped 200; hang up");
+}
+
 static void trouble_is_told_after_a_while_and_once(void **state)
 {
     (void)state;
@@ -1913,6 +1927,7 @@ int main(void)
         TEST(a_transaction_before_the_lease_is_not_asked_for_by_it),
         TEST(a_lease_is_given_up_in_each_state),
         TEST(the_end_of_a_lease_is_not_waited_for_long),
+        TEST(a_lease_that_cannot_be_revoked_ends_with_the_connection),
         TEST(trouble_is_told_after_a_while_and_once),
         TEST(that_nobody_listens_is_told_with_trouble_or_once_more),
         TEST(whose_store_it_is_is_told_with_each_welcome),
