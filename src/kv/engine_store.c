@@ -383,15 +383,18 @@ bool mu_engine_store_will(const struct mu_engine_store *s, const struct mu_fold_
     };
     struct mu_buf frame = { 0 };
     size_t len = put_probe(ret_bytes);
+    bool fits;
 
-    if (!mu_es_has_lease(s) || s->address.any.sa_family == 0 ||
-        mu_frame_write(&revoke, &frame, MU_ENGINE_STORE_WILL_MAX - len) < 0)
+    if (!mu_es_has_lease(s) || s->address.any.sa_family == 0)
         return false;
-    memcpy(ret_bytes + len, frame.data, frame.len);
-    *ret_len = len + frame.len;
-    *ret_addr = s->address;
+    fits = mu_frame_write(&revoke, &frame, MU_ENGINE_STORE_WILL_MAX - len) == 0;
+    if (fits) {
+        memcpy(ret_bytes + len, frame.data, frame.len);
+        *ret_len = len + frame.len;
+        *ret_addr = s->address;
+    }
     mu_buf_done(&frame);
-    return true;
+    return fits;
 }
 
 /* ---- Beginning and end ---- */

@@ -1869,7 +1869,9 @@ static void memory_may_run_out_anywhere(void **state)
 
 static void the_will_ends_the_lease(void **state)
 {
+    static const char much[MU_ENGINE_STORE_WILL_MAX] = "much";
     const struct mu_fold_op mark = { MU_FOLD_PUT, mu_slice_str("nodes/1/killed"), mu_slice_str("{}"), 0 };
+    const struct mu_fold_op large = { MU_FOLD_PUT, mark.key, { much, sizeof much }, 0 };
     union mu_addr addr;
     char bytes[MU_ENGINE_STORE_WILL_MAX], text[MU_ADDR_TEXT_MAX];
     size_t len, probe = 5 + 1 + 16 + sizeof MU_SESSION_PROBE - 1;
@@ -1880,6 +1882,7 @@ static void the_will_ends_the_lease(void **state)
     serve();
     cut_up_at = cut_down_at = SIZE_MAX;
     run_with_engine(false);
+    assert_false(mu_engine_store_will(sc.store, &large, &addr, bytes, &len));
     assert_true(mu_engine_store_will(sc.store, &mark, &addr, bytes, &len));
     assert_string_equal(mu_addr_format(&addr, text), "10.0.0.1:29400");
     assert_true(len <= MU_ENGINE_STORE_WILL_MAX && len > probe);
