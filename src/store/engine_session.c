@@ -323,6 +323,18 @@ static void look_up(struct mu_engine_session *session, const struct mu_frame *fr
         send_kvs(session, frame->id, &found);
 }
 
+/* One who guesses secrets is cut and named in the log. */
+static int revoke(struct mu_engine_session *session, const struct mu_frame *frame, struct muster_error *reterr)
+{
+    enum mu_engine_code code =
+        mu_engine_revoke(session->host->engine, &session->peer, frame->lease, frame->secret, &frame->mark);
+
+    send_code(session, frame->id, code, false);
+    if (code != MU_ENGINE_DENIED)
+        return 0;
+    return mu_fail(reterr, MUSTER_EPROTOCOL, "a will with another secret than that of lease %016" PRIx64, frame->lease);
+}
+
 static int carry_out(struct mu_engine_session *session, const struct mu_frame *frame, struct muster_error *reterr)
 {
     struct mu_engine *engine = session->host->engine;
@@ -347,8 +359,7 @@ static int carry_out(struct mu_engine_session *session, const struct mu_frame *f
             code = mu_engine_keep(engine, &session->peer, frame->lease, session->host->now_ms);
         break;
     case MU_FRAME_REVOKE:
-        code = mu_engine_revoke(engine, &session->peer, frame->lease, frame->secret, &frame->mark);
-        break;
+        return revoke(session, frame, reterr);
     case MU_FRAME_UNWATCH:
         mu_engine_unwatch(engine, &session->peer, frame->watch);
         break;

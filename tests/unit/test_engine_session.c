@@ -278,13 +278,20 @@ static void a_will_ends_a_lease_without_a_hello(void **state)
     struct scene *s = *state;
     struct mu_engine_op op = put_op("nodes/1", 9);
     struct mu_frame will = { .type = MU_FRAME_REVOKE, .id = 1, .lease = 9, .secret = mu_slice_str("0123456789abcdeX") };
+    struct muster_error error;
+    struct mu_buf out = { 0 };
 
     (void)ask(s, 0, a_hello());
     (void)ask(s, 0, a_grant(9));
     (void)ask(s, 0, a_put(&op, 3));
     (void)ask(s, 1, a_hello());
     (void)ask(s, 1, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 2, .watch = 5, .key = mu_slice_str("nodes/") });
-    assert_string_equal(ask(s, 2, will), "DONE 1 code 7 at 1");
+    assert_int_equal(mu_frame_write(&will, &out, SIZE_MAX / 2), 0);
+    assert_true(feed(s, 2, mu_buf_slice(&out), &error) < 0);
+    assert_string_equal(error.text, "a will with another secret than that of lease 0000000000000009");
+    assert_string_equal(heard(s, 2), "DONE 1 code 7 at 1");
+    mu_buf_done(&out);
+    leave(s, 2, true);
     turn(s, 300);
     will.secret = mu_slice_str("0123456789abcdef");
     assert_string_equal(ask(s, 2, will), "DONE 1 code 0 at 2");

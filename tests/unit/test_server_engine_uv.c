@@ -276,12 +276,20 @@ static void silence_ends_a_lease(void **state)
 static void a_will_from_a_stranger_ends_a_lease(void **state)
 {
     struct scene *s = *state;
-    struct peer *node = greet(s), *other = watcher_of(s), *keeper = meet(s, V);
+    struct peer *node = greet(s), *other = watcher_of(s), *keeper = meet(s, V), *guesser = meet(s, V);
+    struct mu_frame guess = {
+        .type = MU_FRAME_REVOKE, .id = 1, .lease = 7, .secret = mu_slice_str("0000000000000000")
+    };
 
     tell(node, grant(7, 20000));
     assert_done(node, MU_ENGINE_OK);
     put(node, "n/1", 7);
     assert_change(other, "n/1", false, MU_ENGINE_DELETED);
+    ask(guesser, "CHECK #1 (muster/engine/1)", "00");
+    tell(guesser, guess);
+    assert_done(guesser, MU_ENGINE_DENIED);
+    hear_end(guesser);
+    assert_int_equal(lines_with("a will with another secret than that of lease 0000000000000007"), 1);
     ask(keeper, "CHECK #1 (muster/engine/1)", "00");
     tell(keeper,
          (struct mu_frame){ .type = MU_FRAME_REVOKE, .id = 1, .lease = 7, .secret = mu_slice_str("0123456789abcdef") });
