@@ -404,7 +404,9 @@ static const char *how_lost(const struct mu_fold *f, size_t rank)
     case MU_FOLD_HOW_UNKNOWN:
         break;
     }
-    return f->tells_how ? NULL : f->how_lost; /* we have not seen it */
+    /* With the engine, we have not seen it. etcd tells only that the record went; then nearly always its lease has run
+     * out. A record whose lease was revoked by hand, without a mark, cannot be told from that. */
+    return f->tells_how ? NULL : f->how_lost;
 }
 
 /* It can have made another node's worker fail: where somebody tells when it was last heard, by that; else by when it

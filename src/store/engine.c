@@ -393,7 +393,9 @@ bool mu_engine_expects_peers(const struct mu_engine *e)
     return e->leases_count[MU_ENGINE_LEASE_RESET] + e->leases_count[MU_ENGINE_LEASE_CUT] > 0;
 }
 
-/* A healthy lease is renewed after a third of its time. */
+/* A healthy lease is renewed after a third of its time, so one that was not heard for half of it has missed a renewal.
+ * When the first is due, these are all that fell silent within half of its time. To see all that did within its whole
+ * time, the engine would have to wait with each loss for half of that time again. */
 static bool is_silent(const struct mu_engine_lease *lease, uint64_t now_ms)
 {
     return lease->state == MU_ENGINE_LEASE_BOUND && now_ms >= lease->heard_ms + lease->ttl_ms / 2;
