@@ -95,6 +95,7 @@
 #define MU_FOLD_LEAVE_MS 500         /* for what is reported, before we leave */
 #define MU_FOLD_NEWS_MS 500          /* between news that bring only numbers */
 #define MU_FOLD_NEWS_NODE_MS 5       /* ... and for each node that they go to */
+#define MU_FOLD_NEWS_MAX_MS 5000     /* ... at most: a join's time does not run while news tell of a pause */
 #define MU_FOLD_LEFT_MAX 16          /* worlds that we have left and remember */
 #define MU_FOLD_NODES_MAX (1u << 15) /* records that are looked at */
 #define MU_FOLD_FOLDS_A_MS 500       /* records that a leader folds in a millisecond: with more it takes its time */

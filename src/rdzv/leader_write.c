@@ -528,6 +528,13 @@ static enum urgency compare_news(const struct mu_fold *f, const struct mu_fold_n
     return NOTHING;
 }
 
+static uint64_t news_pace_ms(size_t nodes)
+{
+    uint64_t ms = MU_FOLD_NEWS_MS + MU_FOLD_NEWS_NODE_MS * nodes;
+
+    return ms < MU_FOLD_NEWS_MAX_MS ? ms : MU_FOLD_NEWS_MAX_MS;
+}
+
 void mu_leader_write_news(struct mu_fold *f, const struct folded *folded)
 {
     struct mu_fold_news news = make_news(f, folded);
@@ -542,6 +549,6 @@ void mu_leader_write_news(struct mu_fold *f, const struct folded *folded)
     mu_fold_compare_key(f, JOB_LEADER);
     mu_fold_compare_key(f, JOB_DOC);
     mu_fold_put(f, "job/news", &f->value, lease);
-    f->news_at_ms = f->now_ms + MU_FOLD_NEWS_MS + MU_FOLD_NEWS_NODE_MS * folded->count;
+    f->news_at_ms = f->now_ms + news_pace_ms(folded->count);
     mu_fold_send(f, NEWS);
 }

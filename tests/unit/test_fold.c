@@ -1678,6 +1678,13 @@ static void many_records_are_folded_at_a_slower_pace(void **state)
     assert_true(mu_fold_deadline_ms(s->fold) == s->now_ms + 3);
     assert_string_equal(passes(s, 2), "");
     assert_string_equal(passes(s, 1), "write [ job/folder mod 6, job/doc absent] job/news(gone; waiting 0)");
+    /* And so are numbers that are news for all of them, but a joining node has not to wait for them for long. */
+    (void)wrote(s, true, 9000);
+    forget(s);
+    add_news(s, 0, 9000, NULL, 0, 0); /* which say that nobody has joined */
+    (void)changed(s, MU_FOLD_JOB);
+    assert_string_equal(passes(s, MU_FOLD_NEWS_MAX_MS - 1), "look around with a mark");
+    assert_string_equal(passes(s, 3), "write [ job/folder mod 6, job/doc absent] job/news(gone; waiting 0)");
     mu_buf_done(&value);
     free(keys);
     free(kvs);
