@@ -658,6 +658,24 @@ static void hang_up(struct node *node)
         put_segment(&link->to_server, NULL, 0, true, latency_us());
 }
 
+/* For a fence. The engine must have heard of the lease since then; or it has not heard of it at all. */
+static void see_renewal(struct node *node, const struct mu_fold_event *event)
+{
+    const struct link *link = node->client->link;
+    uint64_t sent_us = event->sent_ms != 0 ? event->sent_ms * MS : s->now_us;
+    const struct seen *seen = NULL;
+
+    if (event->type != MU_FOLD_ON_LEASED && event->type != MU_FOLD_ON_RENEWED)
+        return;
+    if (event->type == MU_FOLD_ON_LEASED)
+        node->lease = event->lease;
+    if (link != NULL)
+        seen = find_seen(node->client, link->server, (uint64_t)node->lease);
+    SIM_EXPECT(seen == NULL || ran_us(link->server) - seen->heard_us <= s->now_us - sent_us + MS,
+               "node %u's lease was renewed before it says", node->index);
+    node->renewed_us = sent_us;
+}
+
 /* False: there is nothing more to do. */
 static bool perform_next(struct node *node)
 {
@@ -666,6 +684,7 @@ static bool perform_next(struct node *node)
 
     switch (output.type) {
     case MU_ENGINE_STORE_EVENT:
+        see_renewal(node, output.event);
         feed(node, *output.event);
         return true;
     case MU_ENGINE_STORE_CONNECT:
@@ -868,6 +887,7 @@ static void store_node_new(struct node *node, const char *name)
                                              .node = name,
                                              .lease_ms = s->lease_ms,
                                              .job_lease_ms = s->job_lease_ms,
+                                             .renew_ms = s->fence_ms / 3,
                                              .seed = mu_rng_next(&s->rng) };
 
     memcpy(config.will_secret, &config.seed, sizeof config.seed);

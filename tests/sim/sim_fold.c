@@ -938,6 +938,8 @@ static void host_dies(void)
 
     if (s->closed_ever || s->on[F_STRANGER] || s->on[F_LIMITS] || s->nodes_count >= NODES_MAX / 2)
         return;
+    if (s->fence_ms > 0)
+        return; /* who removes itself from a round forgets it */
     if (base.nodes_min < 2)
         return; /* whoever hosts the next store may begin alone before the others are back */
     run_until(s->now_us + 30 * SECOND);
@@ -1023,8 +1025,6 @@ static void begin(uint64_t seed)
     s->place = mu_rng_below(&s->more, 2) == 0 ? &place_etcd : &place_store;
     if (place_wanted != NULL)
         s->place = place_wanted;
-    if (s->place == &place_store)
-        s->fence_percent = 0; /* its client tells no renewals */
     s->now_us = SECOND;
     trace_count = 0;
     s->place->reset();
