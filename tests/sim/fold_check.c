@@ -230,6 +230,7 @@ static void check_cost(const struct world *last, const struct mu_fold_world *now
 
 static void check_next(const struct key *before, const struct mu_fold_world *now)
 {
+    int64_t used = now->window_s == 0 ? now->count : (int64_t)now->charges_count;
     struct mu_fold_world last = { .id = 0 };
     const struct world *known;
 
@@ -238,8 +239,8 @@ static void check_next(const struct key *before, const struct mu_fold_world *now
     SIM_EXPECT(now->id != last.id, "a world is written twice");
     known = find_world(last.id);
     check_cost(known, now);
-    SIM_EXPECT(now->max_restarts == last.max_restarts && now->count <= now->max_restarts,
-               "restart %" PRId64 " of %" PRId64, now->count, now->max_restarts);
+    SIM_EXPECT(now->max_restarts == last.max_restarts && now->window_s == last.window_s && used <= now->max_restarts,
+               "restart %" PRId64 " of %" PRId64, used, now->max_restarts);
     for (size_t i = 0; i < known->count; i++) {
         const struct node *node = node_by_id(known->members[i]);
 
@@ -314,7 +315,7 @@ static bool is_end_of(const struct world *last, const struct mu_fold_closed *clo
         failed |= node->failed_world == last->id;
         done &= node->report.end == MU_PART_END_DONE;
     }
-    return closed->succeeded ? done : failed && last->restarts == s->max_restarts;
+    return closed->succeeded ? done : failed && (last->restarts == s->max_restarts || s->window_s > 0);
 }
 
 /* By somebody who was asked to, or by the leader, for a reason: the end of the world that is in the document; or, if

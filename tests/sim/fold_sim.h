@@ -181,6 +181,7 @@ struct sim {
     uint64_t lease_ms, job_lease_ms;
     size_t ops_max;                   /* of a write */
     uint64_t fence_percent, fence_ms; /* of the lease; 0: none */
+    uint64_t window_s;                /* in which restarts count; 0: all do */
     bool wills;                       /* a killed node's keeper says so, and ends its lease */
     bool names;                       /* nodes want to know who is in their world */
     int64_t max_restarts;

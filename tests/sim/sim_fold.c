@@ -360,6 +360,7 @@ static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t i
                                      .ops_max = s->ops_max,
                                      .tells_how = s->place == &place_store,
                                      .wants_names = s->names,
+                                     .restart_window_s = s->window_s,
                                      .fence_ms = s->fence_ms };
     char name[32];
 
@@ -1033,7 +1034,7 @@ static void begin(uint64_t seed)
 
 static void run_seed(uint64_t seed)
 {
-    struct mu_rng hosts = mu_rng_seeded(seed ^ 0x686f737473);
+    struct mu_rng hosts = mu_rng_seeded(seed ^ 0x686f737473), windows = mu_rng_seeded(seed ^ 0x77696e646f77);
     unsigned percent;
 
     begin(seed);
@@ -1043,6 +1044,9 @@ static void run_seed(uint64_t seed)
     s->ops_max = chance(50) ? MU_FOLD_OPS_MIN + below(8) : 128;
     s->names = chance(50);
     s->max_restarts = chance(85) ? 1000 : (int64_t)below(4);
+    s->window_s = mu_rng_below(&windows, 100) < 20 ? 1 + mu_rng_below(&windows, 60) : 0;
+    if (s->window_s > 0 && s->max_restarts > MU_FOLD_CHARGES_MAX)
+        s->max_restarts = 1 + (int64_t)mu_rng_below(&windows, MU_FOLD_CHARGES_MAX);
     percent = (unsigned)below(70);
     for (int i = 0; i < F_STRANGER; i++)
         s->on[i] = faults_given ? faults_wanted[i] : chance(percent);
