@@ -94,6 +94,7 @@ struct agent;  /* fold_agent.c */
 
 struct node {
     unsigned index;
+    unsigned number; /* its name */
     bool alive;
     uint64_t id;
     struct mu_rdzv_settings settings;
@@ -183,6 +184,7 @@ struct sim {
     uint64_t fence_percent, fence_ms; /* of the lease; 0: none */
     uint64_t window_s;                /* in which restarts count; 0: all do */
     bool wills;                       /* a killed node's keeper says so, and ends its lease */
+    bool keeps_names;                 /* an agent that is started again has the name of the one that was killed */
     bool names;                       /* nodes want to know who is in their world */
     int64_t max_restarts;
     /* etcd */

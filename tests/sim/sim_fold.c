@@ -346,7 +346,7 @@ void node_report(struct node *node, const struct mu_part_report *report)
     feed(node, (struct mu_fold_event){ .type = MU_FOLD_ON_REPORT, .report = &node->report });
 }
 
-static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t in_us)
+static struct node *new_named(const struct mu_rdzv_settings *settings, uint64_t in_us, unsigned number)
 {
     struct node *node = &s->nodes[s->nodes_count];
     struct mu_fold_config config = { .settings = *settings,
@@ -365,9 +365,11 @@ static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t i
     char name[32];
 
     SIM_EXPECT(s->nodes_count < NODES_MAX, "too many nodes");
-    (void)snprintf(name, sizeof name, "node%u", s->nodes_count);
+    (void)snprintf(name, sizeof name, "node%u", number);
     config.name = name;
-    *node = (struct node){ .index = s->nodes_count++, .alive = true, .id = config.id, .settings = *settings };
+    *node = (struct node){
+        .index = s->nodes_count++, .number = number, .alive = true, .id = config.id, .settings = *settings
+    };
     node->timer_us = UINT64_MAX;
     note_id(node);
     s->place->node_new(node, name);
@@ -380,6 +382,11 @@ static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t i
     owner_new(node, in_us);
     s->lives++;
     return node;
+}
+
+static struct node *new_node(const struct mu_rdzv_settings *settings, uint64_t in_us)
+{
+    return new_named(settings, in_us, s->nodes_count);
 }
 
 /* Whether its will was sent. */
@@ -520,6 +527,33 @@ static void cut_all(uint64_t for_us)
         s->nodes[i].cut_until_us = s->now_us + for_us;
 }
 
+static void on_flap(void *arg);
+
+/* Its agent is started again, with a new pid. */
+static void bear_again(const struct node *killed, uint64_t in_us)
+{
+    struct mu_rdzv_settings settings = pick_settings();
+    struct node *node = new_named(&settings, in_us, s->keeps_names ? killed->number : s->nodes_count);
+
+    if (s->keeps_names && chance(60))
+        sim_at(s->now_us + in_us + below(5 * SECOND), on_flap, node);
+}
+
+/* It comes and goes. */
+static void on_flap(void *arg)
+{
+    struct node *node = arg;
+
+    if (s->over || s->calm || !node->alive || node == s->host || s->nodes_count >= NODES_MAX / 2)
+        return;
+    if (node->owner != OWNER_RUNNING) {
+        sim_at(s->now_us + SECOND, on_flap, node);
+        return;
+    }
+    (void)kill_node(node);
+    bear_again(node, below(2 * SECOND));
+}
+
 static void strike(enum fault fault)
 {
     struct node *node = pick_alive();
@@ -534,11 +568,8 @@ static void strike(enum fault fault)
             break;
         }
         (void)kill_node(node);
-        if (s->on[F_REBIRTH] && s->nodes_count < NODES_MAX / 2) {
-            struct mu_rdzv_settings settings = pick_settings();
-
-            (void)new_node(&settings, below(2 * s->lease_ms * MS));
-        }
+        if (s->on[F_REBIRTH] && s->nodes_count < NODES_MAX / 2)
+            bear_again(node, below(2 * s->lease_ms * MS));
         break;
     case F_PAUSE:
         sim_trace("node %u is paused", node->index);
@@ -1034,7 +1065,8 @@ static void begin(uint64_t seed)
 
 static void run_seed(uint64_t seed)
 {
-    struct mu_rng hosts = mu_rng_seeded(seed ^ 0x686f737473), windows = mu_rng_seeded(seed ^ 0x77696e646f77);
+    struct mu_rng hosts = mu_rng_seeded(seed ^ 0x686f737473), windows = mu_rng_seeded(seed ^ 0x77696e646f77),
+                  named = mu_rng_seeded(seed ^ 0x6e616d6573);
     unsigned percent;
 
     begin(seed);
@@ -1044,6 +1076,7 @@ static void run_seed(uint64_t seed)
     s->ops_max = chance(50) ? MU_FOLD_OPS_MIN + below(8) : 128;
     s->names = chance(50);
     s->max_restarts = chance(85) ? 1000 : (int64_t)below(4);
+    s->keeps_names = mu_rng_below(&named, 100) < 40;
     s->window_s = mu_rng_below(&windows, 100) < 20 ? 1 + mu_rng_below(&windows, 60) : 0;
     if (s->window_s > 0 && s->max_restarts > MU_FOLD_CHARGES_MAX)
         s->max_restarts = 1 + (int64_t)mu_rng_below(&windows, MU_FOLD_CHARGES_MAX);
