@@ -121,14 +121,12 @@ static uint64_t own_time(const struct mu_engine *e, uint64_t now_ms)
 {
     uint64_t since_ms = now_ms > e->turned_ms ? now_ms - e->turned_ms : 0;
 
-    return e->turn_of_ms + (since_ms < MU_ENGINE_STEP_MS ? since_ms : MU_ENGINE_STEP_MS);
+    return e->turn_of_ms + (since_ms < e->tick_ms + MU_ENGINE_LATE_MS ? since_ms : e->tick_ms + MU_ENGINE_LATE_MS);
 }
 
 static bool was_paused(const struct mu_engine *e, uint64_t now_ms)
 {
-    uint64_t since_ms = e->turned_ms > e->wanted_ms ? e->turned_ms : e->wanted_ms;
-
-    return e->leases.count > 0 && now_ms >= since_ms + MU_ENGINE_PAUSE_MS;
+    return e->leases.count > 0 && now_ms >= e->turned_ms + e->tick_ms + MU_ENGINE_PAUSE_MS;
 }
 
 static void tell_time(struct mu_engine *e, uint64_t now_ms)
@@ -141,22 +139,56 @@ static void tell_time(struct mu_engine *e, uint64_t now_ms)
         e->forgiving_until_ms = e->now_ms + MU_ENGINE_AFTER_PAUSE_MS;
 }
 
+/* The next turn is wanted in so long. */
+static void set_tick(struct mu_engine *e, uint64_t wait_ms)
+{
+    uint64_t idle_ms = wait_ms < MU_ENGINE_IDLE_TICK_MS ? wait_ms : MU_ENGINE_IDLE_TICK_MS;
+
+    e->tick_ms = e->is_watching ? MU_ENGINE_TICK_MS : idle_ms;
+}
+
+/* Before there was a lease no turns were wanted. */
+static void begin_to_turn(struct mu_engine *e, uint64_t now_ms, uint64_t wait_ms)
+{
+    e->turned_ms = now_ms;
+    e->turn_of_ms = e->now_ms;
+    set_tick(e, wait_ms);
+}
+
+static bool has_no_owner(const struct mu_engine_lease *lease)
+{
+    return lease->state == MU_ENGINE_LEASE_RESET || lease->state == MU_ENGINE_LEASE_CUT;
+}
+
+/* A healthy one is renewed after a third of its time. */
+static bool is_overdue(const struct mu_engine_lease *lease, uint64_t now_ms)
+{
+    return now_ms >= lease->heard_ms + lease->ttl_ms / 2;
+}
+
+/* When it is to be looked at. */
+static void plan(struct mu_engine *e, const struct mu_engine_lease *lease, uint64_t now_ms)
+{
+    uint64_t at_ms = lease->due_ms;
+
+    if (has_no_owner(lease) || is_overdue(lease, now_ms))
+        e->is_watching = true;
+    else if (lease->heard_ms + lease->ttl_ms / 2 < at_ms)
+        at_ms = lease->heard_ms + lease->ttl_ms / 2;
+    if (at_ms < e->next_ms)
+        e->next_ms = at_ms;
+}
+
 static void set_due(struct mu_engine *e, struct mu_engine_lease *lease, uint64_t due_ms)
 {
     lease->due_ms = due_ms;
-    if (due_ms < e->next_ms)
-        e->next_ms = due_ms;
+    plan(e, lease, e->now_ms);
 }
 
 static void renew(struct mu_engine *e, struct mu_engine_lease *lease)
 {
     lease->heard_ms = e->now_ms;
     set_due(e, lease, e->now_ms + lease->ttl_ms);
-}
-
-static bool has_no_owner(const struct mu_engine_lease *lease)
-{
-    return lease->state == MU_ENGINE_LEASE_RESET || lease->state == MU_ENGINE_LEASE_CUT;
 }
 
 static void check_lease(const struct mu_engine *e, const struct mu_engine_lease *lease)
@@ -273,7 +305,7 @@ enum mu_engine_code mu_engine_grant(struct mu_engine *e, struct mu_engine_peer *
     }
     settle_table(e);
     if (e->leases.count == 1)
-        e->wanted_ms = now_ms;
+        begin_to_turn(e, now_ms, grant->ttl_ms / 2);
     lease->id = grant->lease;
     lease->ttl_ms = grant->ttl_ms;
     lease->job = job;
@@ -382,10 +414,11 @@ enum mu_engine_code mu_engine_revoke(struct mu_engine *e, struct mu_engine_peer 
 uint64_t mu_engine_deadline_ms(const struct mu_engine *e)
 {
     uint64_t wait_ms = e->next_ms > e->turn_of_ms ? e->next_ms - e->turn_of_ms : 0;
+    uint64_t tick_ms = e->is_watching ? MU_ENGINE_TICK_MS : MU_ENGINE_IDLE_TICK_MS;
 
     if (e->next_ms == UINT64_MAX)
         return UINT64_MAX;
-    return e->turned_ms + (wait_ms < MU_ENGINE_TICK_MS ? wait_ms : MU_ENGINE_TICK_MS);
+    return e->turned_ms + (wait_ms < tick_ms ? wait_ms : tick_ms);
 }
 
 bool mu_engine_expects_peers(const struct mu_engine *e)
@@ -398,7 +431,7 @@ bool mu_engine_expects_peers(const struct mu_engine *e)
  * time, the engine would have to wait with each loss for half of that time again. */
 static bool is_silent(const struct mu_engine_lease *lease, uint64_t now_ms)
 {
-    return lease->state == MU_ENGINE_LEASE_BOUND && now_ms >= lease->heard_ms + lease->ttl_ms / 2;
+    return lease->state == MU_ENGINE_LEASE_BOUND && is_overdue(lease, now_ms);
 }
 
 static bool is_network_suspect(const struct mu_engine_job *job, uint64_t now_ms)
@@ -456,8 +489,8 @@ static void judge(struct mu_engine *e, struct mu_engine_job *job, uint64_t now_m
         if (lease->due_ms <= now_ms) {
             mu_list_remove(&lease->of_job);
             mu_list_push(&due, &lease->of_job);
-        } else if (lease->due_ms < e->next_ms) {
-            e->next_ms = lease->due_ms;
+        } else {
+            plan(e, lease, now_ms);
         }
     }
     if (job->suspected_until_ms <= now_ms)
@@ -473,13 +506,15 @@ void mu_engine_turn(struct mu_engine *e, uint64_t began_ms)
     e->turn_of_ms = own_time(e, began_ms);
     if (began_ms > e->turned_ms)
         e->turned_ms = began_ms;
-    if (e->turn_of_ms < e->next_ms)
-        return;
-    e->next_ms = UINT64_MAX;
-    MU_LIST_EACH_LEAVING (struct mu_engine_job, job, &e->jobs, link)
-        judge(e, job, e->turn_of_ms);
-    assert(e->next_ms > e->turn_of_ms);
-    mu_engine_check(e);
+    if (e->turn_of_ms >= e->next_ms) {
+        e->next_ms = UINT64_MAX;
+        e->is_watching = false;
+        MU_LIST_EACH_LEAVING (struct mu_engine_job, job, &e->jobs, link)
+            judge(e, job, e->turn_of_ms);
+        assert(e->next_ms > e->turn_of_ms);
+        mu_engine_check(e);
+    }
+    set_tick(e, e->next_ms - e->turn_of_ms);
 }
 
 /* ---- Jobs and peers ---- */

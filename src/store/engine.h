@@ -26,8 +26,9 @@
  * may be about to be accepted. If half of a job's leases, and at least two, are silent at once, the network is
  * suspected, and for SUSPECT_MS no lease of that job ends.
  *
- * Leases live in the engine's own time. While there are some it wants a turn every TICK_MS, and no turn adds more than
- * STEP_MS to that time. So a pause of the server, be it short or long, counts for next to nothing. During a long one
+ * Leases live in the engine's own time. While there are some it wants a turn every IDLE_TICK_MS, and every TICK_MS
+ * while a lease may end: it has no connection, or nothing was heard of it for half of its time. No turn adds more to
+ * that time than its tick and LATE_MS. So a pause of the server, be it short or long, counts for little. During a long one
  * clients give their connections up, all of them, and not all find a place in the queue of newcomers at once: hence
  * the whole time for leases whose connection is found closed after a pause. */
 #ifndef MU_STORE_ENGINE_H
@@ -55,15 +56,15 @@
 #define MU_ENGINE_TTL_MIN_MS 100
 #define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
 
-#define MU_ENGINE_KEEP_MS 1500 /* a client sends something at least so often */
-#define MU_ENGINE_RECONNECT_MS                                                                                         \
-    1300                           /* for a client to come back that has noticed: up to 300 until it tries, 1,000 for a
-                                       lost SYN */
-#define MU_ENGINE_PROBATION_MS 200 /* on top, in which the loop turns: a newcomer takes several turns */
+#define MU_ENGINE_KEEP_MS 1500      /* a client sends something at least so often */
+#define MU_ENGINE_RETRY_MAX_MS 300  /* ... and tries to connect so soon when it has noticed that it has lost us */
+#define MU_ENGINE_RECONNECT_MS 1500 /* all that takes, with a lost SYN */
+#define MU_ENGINE_PROBATION_MS 200  /* on top, in which the loop turns: a newcomer takes several turns */
 #define MU_ENGINE_TICK_MS 100
-#define MU_ENGINE_STEP_MS 125
+#define MU_ENGINE_IDLE_TICK_MS 1000
+#define MU_ENGINE_LATE_MS 25
 #define MU_ENGINE_SUSPECT_MS 30000
-#define MU_ENGINE_PAUSE_MS 500 /* if a turn is so late the server was paused ... */
+#define MU_ENGINE_PAUSE_MS 400 /* if a turn is so late the server was paused ... */
 #define MU_ENGINE_AFTER_PAUSE_MS                                                                                       \
     1000 /* ... and connections that are closed so soon after may have been given up for it */
 
@@ -77,10 +78,13 @@ static inline uint64_t mu_engine_keep_ms(uint64_t ttl_ms)
 }
 
 /* After how long a lease without a connection ends. Where only the server has seen the reset, as behind a firewall that
- * has forgotten the connection, the client notices when it next sends something. */
+ * has forgotten the connection, the client notices when it next sends something. That, or a lost SYN; for both at once
+ * everybody would have to wait for a node that was killed. */
 static inline uint64_t mu_engine_reconnect_ms(uint64_t ttl_ms)
 {
-    return mu_engine_keep_ms(ttl_ms) + MU_ENGINE_RECONNECT_MS;
+    uint64_t late_ms = mu_engine_keep_ms(ttl_ms) + MU_ENGINE_RETRY_MAX_MS;
+
+    return late_ms < MU_ENGINE_RECONNECT_MS ? MU_ENGINE_RECONNECT_MS : late_ms;
 }
 
 /* What a request is answered with: gRPC's codes, as etcd uses them. */

@@ -79,10 +79,11 @@ struct mu_engine {
     const char *full; /* what there was no room for when something was last EXHAUSTED */
     size_t leases_count[MU_ENGINE_LEASE_STATES_COUNT];
     uint64_t now_ms;             /* the engine's time */
-    uint64_t next_ms;            /* in that time: no lease is due before; UINT64_MAX: there is none */
+    uint64_t next_ms;            /* in that time: nothing is to be looked at before; UINT64_MAX: there is no lease */
+    bool is_watching;            /* a lease may end: turns are wanted more often */
+    uint64_t tick_ms;            /* so long after the last turn the next one is wanted, as was known then */
     uint64_t turned_ms;          /* when the poll of the last turn began, in the caller's time ... */
     uint64_t turn_of_ms;         /* ... and in the engine's */
-    uint64_t wanted_ms;          /* since when turns are wanted, in the caller's time */
     uint64_t forgiving_until_ms; /* in the engine's time: the server was paused before */
 };
 

@@ -22,7 +22,8 @@
 
 #include <string.h>
 
-#define SLACK_US ((MU_ENGINE_STEP_MS + 10) * MS) /* of the engine's time, after a poll without a lease */
+#define STEP_MAX_US ((MU_ENGINE_IDLE_TICK_MS + MU_ENGINE_LATE_MS) * MS) /* so much of a pause may count */
+#define SLACK_US (STEP_MAX_US + 10 * MS)
 
 enum {
     SERVERS_MAX = 256,
@@ -532,7 +533,7 @@ static void store_stand(bool still)
         turn(server, server->began_ms);
         server->stands_since_us = s->now_us;
     } else {
-        uint64_t stood_us = s->now_us - server->stands_since_us, step_us = MU_ENGINE_STEP_MS * MS;
+        uint64_t stood_us = s->now_us - server->stands_since_us, step_us = STEP_MAX_US;
 
         server->stood_us += stood_us > step_us ? stood_us - step_us : 0; /* so much may count for nodes */
         if (chance(50))                                                  /* it stood before the poll, and not in it */
