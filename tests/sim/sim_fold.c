@@ -857,7 +857,7 @@ static void last_act(void)
     static bool was_in[NODES_MAX];
     uint64_t world;
     unsigned act = (unsigned)below(s->on[F_LIMITS] ? 2 : s->place == &place_store ? 7 : 5);
-    bool stops = s->fence_ms > 0 && (act == 2 || act == 3); /* everybody does, when etcd is away */
+    bool stops = s->fence_ms > 0 && (act == 2 || act == 3 || act == 5); /* everybody may, while nothing is heard */
 
     for (unsigned i = 0; i < s->nodes_count; i++) {
         if (s->nodes[i].alive && s->nodes[i].owner == OWNER_RUNNING && s->nodes[i].report.end != MU_PART_END_DONE &&
