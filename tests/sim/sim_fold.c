@@ -748,6 +748,7 @@ static const char *is_settled(void)
     struct mu_fold_world doc = { .id = 0 };
     const struct key *key = etcd_get("job/doc");
     int64_t alive = (int64_t)count_alive() - (int64_t)count_odd(), running = 0, min = 0, max = INT64_MAX;
+    int64_t fresh = 0; /* not done: of these the next round is made */
 
     if (s->closed_ever)
         return NULL; /* who runs runs on, nobody joins */
@@ -758,6 +759,7 @@ static const char *is_settled(void)
             continue;
         if (node->owner != OWNER_RUNNING && node->owner != OWNER_JOINING)
             return "a node neither runs nor joins";
+        fresh += node->report.end != MU_PART_END_DONE;
         min = node->settings.nodes_min > min ? node->settings.nodes_min : min;
         max = node->settings.nodes_max < max ? node->settings.nodes_max : max;
     }
@@ -780,7 +782,7 @@ static const char *is_settled(void)
     }
     if (running + (int64_t)check_done_and_gone(doc.id) != doc.nodes)
         return "not all members run";
-    if (s->on[F_LIMITS])
+    if (s->on[F_LIMITS] || fresh < min)
         return NULL;
     return running == (alive < max ? alive : max) ? NULL : "a node could be in and is not";
 }
