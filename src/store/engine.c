@@ -392,18 +392,13 @@ static void put_mark(struct mu_engine *e, struct mu_engine_job *job, const struc
 enum mu_engine_code mu_engine_revoke(struct mu_engine *e, struct mu_engine_peer *peer, uint64_t id,
                                      struct mu_slice secret, const struct mu_engine_op *mark)
 {
-    struct mu_engine_lease *lease = mu_engine_find_lease(e, peer->job, id), *of_mark = NULL;
-    bool has_mark = mark != NULL && mark->key.len > 0;
+    struct mu_engine_lease *lease = mu_engine_find_lease(e, peer->job, id);
 
-    if (lease == NULL && peer->job == NULL && has_mark)
-        of_mark = mu_engine_find_lease(e, NULL, mark->lease);
-    if (of_mark != NULL)
-        put_mark(e, of_mark->job, mark);
     if (lease == NULL)
         return MU_ENGINE_NOT_FOUND;
     if (peer->job == NULL && !is_secret(lease, secret))
         return MU_ENGINE_DENIED;
-    if (has_mark)
+    if (mark != NULL && mark->key.len > 0)
         put_mark(e, lease->job, mark);
     end_lease(e, lease, MU_ENGINE_REVOKED);
     return MU_ENGINE_OK;

@@ -197,9 +197,8 @@ struct mu_engine_last { /* what came of a lease's last transaction */
 enum mu_engine_code mu_engine_attach(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t id,
                                      uint64_t now_ms, struct mu_engine_last *ret_last, struct mu_engine_peer **ret_old);
 enum mu_engine_code mu_engine_keep(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t id, uint64_t now_ms);
-/* Without a HELLO, as a will comes, the secret has to be that of the lease. `mark` is put first, into that lease's job,
- * if it can be; NULL, or without a key: there is none. A will whose lease has ended already still puts its mark, into
- * the job that the mark's own lease is of: a client that knows its number has been in that job. */
+/* Without a HELLO the secret has to be that of the lease. `mark` is put first, into that lease's job, if it can be;
+ * NULL, or without a key: there is none. */
 enum mu_engine_code mu_engine_revoke(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t id,
                                      struct mu_slice secret, const struct mu_engine_op *mark);
 

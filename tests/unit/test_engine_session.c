@@ -327,33 +327,6 @@ static void a_will_leaves_a_mark(void **state)
     assert_string_equal(heard(s, 1), "EVENTS 0 watch 5: -nodes/2 revoked, heard 0 ms ago");
 }
 
-/* A keeper that was slow: the connection of its agent has been closed for too long. */
-static void a_will_that_comes_too_late_leaves_a_mark_all_the_same(void **state)
-{
-    struct scene *s = *state;
-    struct mu_frame will = { .type = MU_FRAME_REVOKE,
-                             .id = 1,
-                             .lease = 9,
-                             .secret = mu_slice_str("0123456789abcdef"),
-                             .mark = put_op("nodes/1/killed", 77) };
-    struct mu_frame job_lease = a_grant(8);
-
-    job_lease.bound = false;
-    (void)ask(s, 0, a_hello());
-    (void)ask(s, 0, job_lease);
-    (void)ask(s, 1, a_hello());
-    (void)ask(s, 1, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 2, .watch = 5, .key = mu_slice_str("nodes/") });
-    assert_string_equal(ask(s, 2, will), "DONE 1 code 5 at 0"); /* its job has ended, too */
-    will.mark.lease = 8;
-    assert_string_equal(ask(s, 2, will), "DONE 1 code 5 at 1");
-    turn(s, 0);
-    assert_string_equal(heard(s, 1), "EVENTS 0 watch 5: +nodes/1/killed");
-    will.mark = put_op("", 8);
-    assert_string_equal(ask(s, 2, will), "DONE 1 code 5 at 1");
-    will.mark = put_op("nodes/2/killed", 8);
-    assert_string_equal(ask(s, 0, will), "DONE 1 code 5 at 1"); /* it is no will */
-}
-
 static void a_job_that_has_a_document_is_refused(void **state)
 {
     struct scene *s = *state;
@@ -636,7 +609,6 @@ int main(void)
         CASE(hello_for_another_job_is_refused),
         CASE(a_will_ends_a_lease_without_a_hello),
         CASE(a_will_leaves_a_mark),
-        CASE(a_will_that_comes_too_late_leaves_a_mark_all_the_same),
         CASE(a_job_that_has_a_document_is_refused),
         CASE(a_lease_moves_to_a_new_connection),
         CASE(any_frame_renews_a_lease),
