@@ -209,7 +209,11 @@ static void judge_trouble(struct mu_engine_store *s)
     s->in_trouble = true;
     s->told_refused = s->is_refused;
     s->trouble_at_ms = UINT64_MAX;
-    mu_es_tell(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .gone = s->is_refused }, &error);
+    mu_es_tell(s,
+               (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE,
+                                       .gone = s->is_refused,
+                                       .ago_ms = s->heard_ms > 0 ? s->now_ms - s->heard_ms : 0 },
+               &error);
 }
 
 static void settle(struct mu_engine_store *s)
@@ -283,7 +287,7 @@ void mu_engine_store_received(struct mu_engine_store *s, struct mu_slice bytes, 
     struct muster_error error;
 
     assert(s->state == MU_ENGINE_STORE_PROBING || mu_es_speaks_frames(s));
-    s->now_ms = s->quiet_since_ms = now_ms;
+    s->now_ms = s->quiet_since_ms = s->heard_ms = now_ms;
     if (mu_es_take_bytes(s, bytes, &error) < 0) {
         s->why = error;
         mu_es_hang_up(s);

@@ -13,7 +13,8 @@
  *
  * **In one segment.** The first time HELLO, GRANT, LOAD and TXN are sent together, as soon as the peer has said that it
  * is an engine. For that LEASED is told when GRANT is sent; should it be refused, LEASE_LOST follows. The grant after
- * that one, or after TROUBLE, is not told before it is answered.
+ * that one, or after TROUBLE, is not told before it is answered; nor is one that goes to an engine that may be another
+ * one than before, so that MET is told first.
  *
  * **A lost connection.** What was watched is told as STALE at once. A new connection is tried every RETRY_MS or so. It
  * attaches the lease, and the answer names the last transaction that the engine has carried out. That one is answered

@@ -90,11 +90,12 @@ struct mu_engine_store {
     uint32_t hello_id, attach_id, grant_id, keep_id, end_id; /* of frames; 0: no answer is awaited */
     uint64_t epoch;
     bool has_epoch;  /* an engine was met */
-    bool is_another; /* ... and it was another one; it may know our lease all the same, if we lost two connections */
+    bool is_another; /* ... and it was another one than before */
     struct mu_buf in, out;
     struct muster_error why; /* there is no connection; code 0: it was not tried yet */
     uint64_t trouble_at_ms;  /* UINT64_MAX: not planned */
     bool in_trouble;         /* it was told */
+    uint64_t heard_ms;       /* when something came from an engine last */
     bool is_refused;         /* nobody listens there */
     bool told_refused;       /* ... and that was told */
     /* What is wanted of it. */

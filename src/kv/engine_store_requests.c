@@ -279,6 +279,8 @@ static uint32_t send_request(struct mu_engine_store *s, struct request *r)
 
 static bool send_grant(struct mu_engine_store *s)
 {
+    bool may_be_another = s->has_epoch && s->state == MU_ENGINE_STORE_GREETING;
+
     s->lease.id = new_lease_id(s);
     s->lease.asked_ms = s->now_ms;
     s->grant_id = mu_es_send_frame(s, (struct mu_frame){ .type = MU_FRAME_GRANT,
@@ -288,7 +290,7 @@ static bool send_grant(struct mu_engine_store *s)
                                                          .secret = mu_slice(s->secret, sizeof s->secret) });
     if (s->grant_id == 0)
         return false;
-    s->lease.state = s->cautious || s->in_trouble ? LEASE_ASKED : LEASE_TAKEN;
+    s->lease.state = s->cautious || s->in_trouble || may_be_another ? LEASE_ASKED : LEASE_TAKEN;
     if (s->lease.state == LEASE_TAKEN)
         mu_es_tell_leased(s);
     return true;

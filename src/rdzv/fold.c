@@ -154,8 +154,6 @@ static void drop_report(struct mu_fold *f)
 void mu_fold_become_idle(struct mu_fold *f)
 {
     out_of_world(f);
-    f->known.world.id = 0;
-    f->known.is_lost = false;
     drop_report(f);
     drop_lease(f, 0);
     f->lease_was_lost = false;
@@ -221,7 +219,9 @@ static void is_away(struct mu_fold *f, bool refuses, const struct muster_error *
     enum away before = f->away;
 
     f->away = refuses ? AWAY_REFUSES : AWAY_SILENT;
-    if (!refuses && f->away_since_ms == UINT64_MAX)
+    if (refuses)
+        f->away_since_ms = UINT64_MAX;
+    else if (f->away_since_ms == UINT64_MAX)
         f->away_since_ms = f->now_ms;
     if (error != NULL)
         f->why_away = *error;
@@ -485,6 +485,8 @@ static void on_trouble(struct mu_fold *f, const struct mu_fold_event *event)
     }
     if (is_new)
         f->refused_since_ms = f->now_ms;
+    if (f->now_ms >= event->ago_ms && f->now_ms - event->ago_ms < f->away_since_ms)
+        f->away_since_ms = f->now_ms - event->ago_ms;
     is_away(f, false, event->error);
     if (is_new && was_away)
         mu_fold_tell_away(f);

@@ -158,6 +158,7 @@ struct mu_fold_event { /* borrows what it points to */
     int64_t revision; /* WROTE: of what was put */
     const struct muster_error *error;
     bool gone;            /* TROUBLE: nobody listens there */
+    uint64_t ago_ms;      /* TROUBLE: since it was last heard; 0: not known */
     struct mu_slice host; /* MET: the node whose agent hosts it, as mu_node_text() writes it; empty: no node does */
     bool another;         /* MET: it has nothing of what was there when it was met last */
     bool final;           /* REQUEST_FAILED, LEASE_LOST: trying again does not help (refused, not allowed, ...) */

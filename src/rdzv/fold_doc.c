@@ -100,6 +100,16 @@ static json_t *with_host(json_t *object, const struct mu_fold_host *host)
     return with(object, "host", json_pack("[I,s]", (json_int_t)host->rank, host->name));
 }
 
+/* NULL: no memory. */
+static json_t *charges_json(const int64_t *charges, size_t count)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; i < count; i++)
+        array = append(array, json_integer((json_int_t)charges[i]));
+    return array;
+}
+
 static json_t *end_json(const struct mu_fold_end *end)
 {
     if (end->kind == MU_FOLD_END_NONE)
@@ -119,15 +129,17 @@ int mu_fold_record_write(const struct mu_fold_record *record, struct mu_buf *out
         (json_int_t)record->world_size, "role", record->role, "size", (json_int_t)record->size, "max_restarts",
         (json_int_t)record->max_restarts, "window_s", (json_int_t)record->window_s, "end", end_json(&record->end));
 
+    if (record->charges_count > 0)
+        json = with(json, "charges", charges_json(record->charges, record->charges_count));
+    if (record->crashes > 0)
+        json = with(json, "crashes", json_integer((json_int_t)record->crashes));
     return dump(with_host(json, &record->host), out);
 }
 
 static int write_world(const struct mu_fold_world *world, struct mu_buf *out)
 {
-    json_t *charges = json_array(), *json;
+    json_t *charges = charges_json(world->charges, world->charges_count), *json;
 
-    for (size_t i = 0; i < world->charges_count; i++)
-        charges = append(charges, json_integer((json_int_t)world->charges[i]));
     json = json_pack("{s:i,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:I,s:I,s:b,s:[s,I,I],s:s}", "v", MU_FOLD_VERSION, "world",
                      id_json(world->id), "round", (json_int_t)world->round, "nodes", (json_int_t)world->nodes, "size",
                      (json_int_t)world->size, "count", (json_int_t)world->count, "max_restarts",
@@ -400,14 +412,30 @@ static void read_end(struct reader *r, struct mu_fold_end *end)
         (void)mu_words_plain(mu_slice_str(text), end->text, sizeof end->text);
 }
 
+static void read_charges(struct reader *r, int64_t *charges, size_t *ret_count)
+{
+    const json_t *json = json_object_get(r->json, "charges");
+
+    if (!json_is_array(json) || json_array_size(json) > MU_FOLD_CHARGES_MAX)
+        wrong(r, "charges");
+    for (size_t i = 0; r->rc == 0 && i < json_array_size(json); i++)
+        if (!get_int(json_array_get(json, i), 0, MU_FOLD_WINDOW_MAX_S, &charges[(*ret_count)++]))
+            wrong(r, "charges");
+}
+
 /* Optional. */
 static void read_host(struct reader *r, int64_t nodes, struct mu_fold_host *host)
 {
     const json_t *json = json_object_get(r->json, "host");
+    char name[MU_FOLD_SHOWN_MAX];
 
-    if (json != NULL && (!get_int(json_array_get(json, 0), 0, nodes - 1, &host->rank) ||
-                         !get_text(json_array_get(json, 1), host->name, sizeof host->name)))
+    if (json == NULL)
+        return;
+    if (!get_int(json_array_get(json, 0), 0, nodes - 1, &host->rank) ||
+        !get_text(json_array_get(json, 1), name, sizeof name))
         wrong(r, "host");
+    else
+        (void)mu_words_plain(mu_slice_str(name), host->name, sizeof host->name);
 }
 
 int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record, struct muster_error *reterr)
@@ -443,23 +471,16 @@ int mu_fold_record_read(struct mu_slice bytes, struct mu_fold_record *ret_record
             read_int(&r, "rank", record.joining ? -1 : 0, record.nodes - 1, &record.rank);
             read_int(&r, "count", 0, MU_FOLD_COUNT_MAX, &record.count);
             read_int(&r, "world_size", 1, MU_FOLD_WORKERS_MAX, &record.world_size);
+            if (json_object_get(r.json, "charges") != NULL)
+                read_charges(&r, record.charges, &record.charges_count);
+            if (json_object_get(r.json, "crashes") != NULL)
+                read_int(&r, "crashes", 0, MU_FOLD_COUNT_MAX, &record.crashes);
             read_host(&r, record.nodes, &record.host);
         }
     }
     if (r.rc == 0)
         *ret_record = record;
     return end(&r);
-}
-
-static void read_charges(struct reader *r, struct mu_fold_world *world)
-{
-    const json_t *json = json_object_get(r->json, "charges");
-
-    if (!json_is_array(json) || json_array_size(json) > MU_FOLD_CHARGES_MAX)
-        wrong(r, "charges");
-    for (size_t i = 0; r->rc == 0 && i < json_array_size(json); i++)
-        if (!get_int(json_array_get(json, i), 0, MU_FOLD_WINDOW_MAX_S, &world->charges[world->charges_count++]))
-            wrong(r, "charges");
 }
 
 int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, struct muster_error *reterr)
@@ -482,7 +503,7 @@ int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, s
     read_int(&r, "max_restarts", 0, INT64_MAX, &world.max_restarts);
     read_int(&r, "window_s", 0, MU_FOLD_WINDOW_MAX_S, &world.window_s);
     read_int(&r, "crashes", 0, MU_FOLD_COUNT_MAX, &world.crashes);
-    read_charges(&r, &world);
+    read_charges(&r, world.charges, &world.charges_count);
     if (json_object_get(r.json, "rest_ms") != NULL)
         read_int(&r, "rest_ms", 0, 999, &world.rest_ms);
     read_short(&r, "why", world.why, sizeof world.why);
@@ -492,7 +513,7 @@ int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, s
         !get_int(json_array_get(first, 2), 0, INT64_MAX, &world.first_local_id))
         wrong(&r, "first");
     if (r.rc == 0) {
-        (void)snprintf(world.first, sizeof world.first, "%s", name);
+        (void)mu_words_plain(mu_slice_str(name), world.first, sizeof world.first);
         *ret_world = world;
     }
     return end(&r);

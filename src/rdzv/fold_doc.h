@@ -86,6 +86,8 @@ struct mu_fold_record {
     /* Of the world that it stays in: who leads may have to write it again. Joining: of `world`, if that was lost with
      * its store, and then rank -1 says that this node was not in it; else nodes is 0. */
     int64_t round, rank, nodes, count, world_size;
+    int64_t crashes, charges[MU_FOLD_CHARGES_MAX]; /* as of a world, by now. Optional on the wire */
+    size_t charges_count;
     struct mu_fold_host host; /* joining, or staying though the store was lost: who hosted it. Optional on the wire */
     /* Of its workers. */
     char role[MU_FOLD_ROLE_MAX + 1];

@@ -47,10 +47,14 @@ static void set_host(struct mu_fold *f, struct mu_slice text)
 void mu_fold_on_met(struct mu_fold *f, const struct mu_fold_event *event)
 {
     set_host(f, event->host);
-    f->known.is_lost |= event->another && f->known.world.id != 0;
+    if (!event->another)
+        return;
+    f->known.is_lost = f->known.world.id != 0;
+    f->record.end.at = 0; /* its revisions mean nothing there, nor does a lease */
+    f->granted_job = 0;
 }
 
-static bool is_away(const struct mu_fold *f)
+static bool host_is_silent(const struct mu_fold *f)
 {
     return f->away == AWAY_SILENT && f->host.kind == HOST_NODE;
 }
@@ -58,20 +62,20 @@ static bool is_away(const struct mu_fold *f)
 /* When a store that is away is lost, with its host. */
 static uint64_t host_lost_ms(const struct mu_fold *f)
 {
-    if (!is_away(f))
+    if (!host_is_silent(f))
         return UINT64_MAX;
     return f->refused_since_ms != UINT64_MAX ? f->refused_since_ms : f->away_since_ms + f->lease_ms;
 }
 
 /* We are in a world with the node that hosts the store, or hosted it. */
-static bool has_host(const struct mu_fold *f)
+static bool a_peer_hosts(const struct mu_fold *f)
 {
     return f->world.id != 0 && f->world.host.name[0] != '\0' && f->world.host.rank != f->rank;
 }
 
-bool mu_fold_has_lost_host(struct mu_fold *f)
+bool mu_fold_host_is_lost(struct mu_fold *f)
 {
-    return has_host(f) && (f->known.is_lost || mu_fold_is_due(f, host_lost_ms(f)));
+    return a_peer_hosts(f) && (f->known.is_lost || mu_fold_is_due(f, host_lost_ms(f)));
 }
 
 /* ---- What it means ---- */
@@ -79,7 +83,7 @@ bool mu_fold_has_lost_host(struct mu_fold *f)
 /* If its store is lost later, those who know it tell the next leader of it. */
 void mu_fold_note_known(struct mu_fold *f)
 {
-    f->known = (struct known){ .world = f->doc, .rank = -1 };
+    f->known = (struct known){ .world = f->doc, .rank = -1, .since_ms = f->doc_since_ms };
 }
 
 static const char *cause_of(const struct mu_fold *f)
@@ -95,7 +99,7 @@ void mu_fold_observe_host(struct mu_fold *f)
 {
     struct mu_part_news *news;
 
-    if (f->phase != MU_FOLD_MEMBER || f->told_over || f->leave_by_ms != 0 || !mu_fold_has_lost_host(f))
+    if (f->phase != MU_FOLD_MEMBER || f->told_over || f->leave_by_ms != 0 || !mu_fold_host_is_lost(f))
         return;
     (void)snprintf(f->host_text, sizeof f->host_text, "lost %s: %s", f->world.host.name, cause_of(f));
     f->told_over = true;
@@ -106,10 +110,10 @@ void mu_fold_observe_host(struct mu_fold *f)
 }
 
 /* When a join fails because the store does not come back; UINT64_MAX: it does not for this. */
-static uint64_t join_lost_ms(const struct mu_fold *f)
+static uint64_t join_fails_ms(const struct mu_fold *f)
 {
     uint64_t patience_ms =
-        mu_fold_is_spare(f) && f->refused_since_ms != UINT64_MAX ? MU_RDZV_SURPLUS_MS : f->settings.store_lost_ms;
+        mu_fold_was_spare(f) && f->refused_since_ms != UINT64_MAX ? MU_RDZV_SURPLUS_MS : f->settings.store_lost_ms;
     uint64_t lost_ms = host_lost_ms(f), least_ms = f->join_since_ms + MU_RDZV_LAST_TRY_MS;
 
     if (f->phase != MU_FOLD_JOINING || lost_ms == UINT64_MAX)
@@ -117,17 +121,17 @@ static uint64_t join_lost_ms(const struct mu_fold *f)
     return lost_ms + patience_ms < least_ms ? least_ms : lost_ms + patience_ms;
 }
 
-bool mu_fold_is_store_lost(struct mu_fold *f)
+bool mu_fold_gives_up_store(struct mu_fold *f)
 {
     bool is_refused = f->refused_since_ms != UINT64_MAX;
     uint64_t since_ms = is_refused ? f->refused_since_ms : f->away_since_ms;
     const struct mu_node host = node_of(&f->host);
 
-    if (!mu_fold_is_due(f, join_lost_ms(f)))
+    if (!mu_fold_is_due(f, join_fails_ms(f)))
         return false;
     mu_store_lost_text(&(struct mu_store_lost){ .where = f->endpoint,
                                                 .host = &host,
-                                                .is_surplus = mu_fold_is_spare(f),
+                                                .is_surplus = mu_fold_was_spare(f),
                                                 .is_refused = is_refused,
                                                 .since_ms = f->now_ms - since_ms },
                        &f->error);
@@ -142,7 +146,7 @@ void mu_fold_tell_away(struct mu_fold *f)
 
     news->error = &f->why_away;
     news->away_ms = f->away_since_ms != UINT64_MAX ? f->now_ms - f->away_since_ms : 0;
-    if (lost_ms != UINT64_MAX)
+    if (lost_ms != UINT64_MAX && (f->phase == MU_FOLD_JOINING || a_peer_hosts(f)))
         news->give_up_in_ms = lost_ms + f->settings.store_lost_ms - f->now_ms;
-    news->host_lost = f->phase == MU_FOLD_MEMBER && mu_fold_has_lost_host(f);
+    news->host_lost = f->phase == MU_FOLD_MEMBER && mu_fold_host_is_lost(f);
 }

@@ -4,11 +4,16 @@
 #include <assert.h>
 #include <inttypes.h>
 
-/* A complete round that runs without us, and has no place for us. */
+/* A complete round runs without us, and has no place for us; or did, when we last saw it. */
+bool mu_fold_was_spare(const struct mu_fold *f)
+{
+    return f->phase == MU_FOLD_JOINING && mu_fold_has(f, JOB_DOC) && f->doc.id != f->last_world &&
+           !(mu_fold_has_news(f) && f->news.over) && f->doc.nodes >= f->settings.nodes_max;
+}
+
 bool mu_fold_is_spare(const struct mu_fold *f)
 {
-    return f->phase == MU_FOLD_JOINING && f->job.loaded && mu_fold_has(f, JOB_DOC) && f->doc.id != f->last_world &&
-           !(mu_fold_has_news(f) && f->news.over) && f->doc.nodes >= f->settings.nodes_max;
+    return f->job.loaded && mu_fold_was_spare(f);
 }
 
 struct mu_part_progress mu_fold_progress(const struct mu_fold *f)
@@ -164,7 +169,7 @@ static void observe_deadline(struct mu_fold *f)
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }
-    if (mu_fold_is_store_lost(f)) {
+    if (mu_fold_gives_up_store(f)) {
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }

@@ -83,8 +83,9 @@ struct host {
 /* The newest world that we know of; id 0: none. */
 struct known {
     struct mu_fold_world world;
-    int64_t rank; /* that we have, or had, in it; -1: none */
-    bool is_lost; /* another store answers where that was which it was written to */
+    int64_t rank;      /* that we have, or had, in it; -1: none */
+    uint64_t since_ms; /* when we first saw it */
+    bool is_lost;      /* the store that it was written to was replaced by another one */
 };
 
 #define MU_FOLD_HOST_REPLACED "the store that it hosted is gone"
@@ -283,10 +284,10 @@ void mu_fold_become_idle(struct mu_fold *f);
 /* fold_host.c */
 bool mu_fold_is_host(const struct mu_fold *f, const struct mu_fold_record *record); /* that node hosts the store */
 void mu_fold_on_met(struct mu_fold *f, const struct mu_fold_event *event);
-bool mu_fold_has_lost_host(struct mu_fold *f); /* a member of our world hosted the store, and is lost */
+bool mu_fold_host_is_lost(struct mu_fold *f); /* a member of our world hosted the store, and is gone with it */
 void mu_fold_observe_host(struct mu_fold *f);
-void mu_fold_note_known(struct mu_fold *f);    /* the document's world */
-bool mu_fold_is_store_lost(struct mu_fold *f); /* our join fails because of that: f->error */
+void mu_fold_note_known(struct mu_fold *f);     /* the document's world */
+bool mu_fold_gives_up_store(struct mu_fold *f); /* our join fails because it is lost: f->error */
 void mu_fold_tell_away(struct mu_fold *f);
 
 /* fold_view.c */
@@ -306,6 +307,7 @@ const char *mu_fold_apart_text(const struct mu_fold *f, int64_t apart, char text
 
 /* fold_observe.c */
 bool mu_fold_is_spare(const struct mu_fold *f);
+bool mu_fold_was_spare(const struct mu_fold *f); /* also while the store is away */
 void mu_fold_observe(struct mu_fold *f);
 
 /* fold_seat.c */
@@ -355,7 +357,7 @@ void mu_leader_done(struct mu_fold *f);
 bool mu_leader_is_holder(const struct mu_fold *f, const struct mu_fold_record *record);
 bool mu_leader_hold_the_same(const struct mu_fold_record *a, const struct mu_fold_record *b);
 void mu_leader_hear_holders(struct mu_fold *f);
-void mu_leader_hear_of_host(struct mu_fold *f);
+void mu_leader_hear_of_lost_host(struct mu_fold *f);
 void mu_leader_put_world_back(struct mu_fold *f);
 
 /* leader_pages.c */
@@ -396,7 +398,7 @@ void mu_leader_hold_off(struct mu_fold *f, struct folded *folded);
 /* leader_write.c */
 int64_t mu_leader_used(const struct mu_fold *f);
 void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded);
-void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *holder);
+void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *holder, bool hosted);
 void mu_leader_write_batch(struct mu_fold *f);
 void mu_leader_batch_written(struct mu_fold *f, bool held);
 void mu_leader_give_up_world(struct mu_fold *f);

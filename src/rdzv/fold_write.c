@@ -60,10 +60,10 @@ static uint64_t known_world(const struct mu_fold *f)
     return f->known.is_lost ? f->known.world.id : f->left_world;
 }
 
-/* It tells of a world that is lost, and there is another one now. */
+/* It tells of a world that is lost, and there is another one now; or it was written before we knew that one is lost. */
 static bool is_record_outdated(const struct mu_fold *f)
 {
-    return f->record_is == RECORD_JOINS && f->record.nodes > 0 && !f->known.is_lost;
+    return f->record_is == RECORD_JOINS && (f->record.nodes > 0) != f->known.is_lost;
 }
 
 static bool wants_record(const struct mu_fold *f)
@@ -140,15 +140,19 @@ static bool is_stranger(const struct mu_fold *f)
 /* Of a world that was lost with its store, also who is not in it tells what it knows. */
 static void describe_world(struct mu_fold *f)
 {
-    const struct mu_fold_world *world = f->known.is_lost ? &f->known.world : &f->world;
+    struct mu_fold_world known = f->known.is_lost ? f->known.world : f->world, *world = &known;
     struct mu_fold_record *record = &f->record;
     bool is_free = record->joining && !f->known.is_lost;
 
+    (void)mu_slowdown_recent(world, f->now_ms - f->known.since_ms);
     record->round = world->round;
     record->rank = f->known.is_lost ? f->known.rank : f->rank;
     record->nodes = world->nodes;
     record->count = world->count;
     record->world_size = world->size;
+    record->crashes = world->crashes;
+    record->charges_count = world->charges_count;
+    memcpy(record->charges, world->charges, sizeof record->charges);
     record->host = f->known.is_lost ? world->host : (struct mu_fold_host){ .rank = 0 };
     record->max_restarts = is_free ? f->max_restarts : world->max_restarts;
     record->window_s = is_free ? f->window_s : world->window_s;

@@ -690,7 +690,7 @@ static void fold_records(struct mu_fold *f, struct folded *folded)
     assert(!mu_fold_has(f, JOB_DOC) ||
            (l->members.world == f->doc.id && (int64_t)l->members.count == f->doc.nodes && !l->pages_broken));
     mu_leader_hear_holders(f);
-    mu_leader_hear_of_host(f);
+    mu_leader_hear_of_lost_host(f);
     judge_members(f, folded);
     find_candidates(f, folded);
     attribute(f, folded);

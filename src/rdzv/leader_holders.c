@@ -51,7 +51,7 @@ void mu_leader_hear_holders(struct mu_fold *f)
 }
 
 /* Members that have lost the store say so, and which of them hosted it: that one is gone, unless it is there. */
-void mu_leader_hear_of_host(struct mu_fold *f)
+void mu_leader_hear_of_lost_host(struct mu_fold *f)
 {
     struct lead *l = &f->lead;
 
@@ -63,11 +63,13 @@ void mu_leader_hear_of_host(struct mu_fold *f)
             continue;
         assert(record->host.rank < (int64_t)l->members.count);
         fate = &l->fates[record->host.rank];
-        if (fate->gone != HERE || mu_leader_find_node(f, l->members.items[record->host.rank].id) != NULL)
+        if (fate->gone == LEFT || fate->gone == GONE || fate->hosted ||
+            mu_leader_find_node(f, l->members.items[record->host.rank].id) != NULL)
             continue;
+        if (fate->gone == HERE)
+            fate->gone_ms = f->now_ms;
         fate->gone = MISSING;
         fate->hosted = true;
-        fate->gone_ms = f->now_ms;
         l->hosted = record->host;
     }
 }
@@ -88,16 +90,27 @@ bool mu_leader_hold_the_same(const struct mu_fold_record *a, const struct mu_fol
     return a->world == b->world && a->round == b->round && a->nodes == b->nodes;
 }
 
-static size_t count_holders(const struct mu_fold *f, const struct mu_fold_record *holder)
+/* Who is, or was, in that world; *ret_hosted: its store is gone with the member that hosted it. */
+static size_t count_holders(const struct mu_fold *f, const struct mu_fold_record *holder, bool *ret_hosted)
 {
     size_t holders = 0;
 
+    *ret_hosted = false;
     for (size_t at = 0; at < f->lead.entries_count;) {
         const struct mu_fold_record *record = &mu_leader_newest(f, at, &at)->record;
 
-        holders += record->rank >= 0 && mu_leader_is_holder(f, record) && mu_leader_hold_the_same(record, holder);
+        if (!mu_leader_is_holder(f, record) || !mu_leader_hold_the_same(record, holder))
+            continue;
+        holders += record->rank >= 0;
+        *ret_hosted |= record->host.name[0] != '\0';
     }
     return holders;
+}
+
+/* So many of its members can say that they are in it. */
+static int64_t most_holders(const struct mu_fold_record *holder, bool hosted)
+{
+    return holder->nodes - hosted;
 }
 
 /* Etcd has lost the document, or somebody has overwritten it. It is put back as soon as more than half of its members
@@ -107,23 +120,26 @@ void mu_leader_put_world_back(struct mu_fold *f)
     struct lead *l = &f->lead;
     const struct mu_fold_record *best = NULL;
     size_t best_holders = 0;
+    bool best_hosted = false;
 
     for (size_t at = 0; at < l->entries_count;) {
         const struct mu_fold_record *record = &mu_leader_newest(f, at, &at)->record;
         size_t holders;
+        bool hosted;
 
         if (!mu_leader_is_holder(f, record) || (best != NULL && mu_leader_hold_the_same(record, best)))
             continue;
-        holders = count_holders(f, record);
+        holders = count_holders(f, record, &hosted);
         if (is_better(record, holders, best, best_holders)) {
             best = record;
             best_holders = holders;
+            best_hosted = hosted;
         }
     }
     if (best == NULL)
         return;
     if (l->put_back_at_ms == UINT64_MAX)
         l->put_back_at_ms = f->now_ms + f->lease_ms;
-    if ((int64_t)best_holders * 2 > best->nodes - (best->host.name[0] != '\0') || mu_fold_is_due(f, l->put_back_at_ms))
-        mu_leader_begin_put_back(f, best);
+    if ((int64_t)best_holders * 2 > most_holders(best, best_hosted) || mu_fold_is_due(f, l->put_back_at_ms))
+        mu_leader_begin_put_back(f, best, best_hosted);
 }

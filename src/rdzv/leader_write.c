@@ -209,8 +209,9 @@ void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded)
         no_memory(f);
 }
 
-/* Its members are those that we know, if we led before, and those that say so. */
-void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *holder)
+/* Its members are those that we know, if we led before, and those that say so. `hosted`: one of them hosted its store,
+ * which is gone. */
+void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *holder, bool hosted)
 {
     struct lead *l = &f->lead;
     bool knew = l->members.world == holder->world, whole;
@@ -222,10 +223,13 @@ void mu_leader_begin_put_back(struct mu_fold *f, const struct mu_fold_record *ho
                                       .size = holder->world_size,
                                       .count = holder->count,
                                       .max_restarts = holder->max_restarts,
-                                      .window_s = holder->window_s };
+                                      .window_s = holder->window_s,
+                                      .crashes = holder->crashes,
+                                      .charges_count = holder->charges_count };
+    memcpy(l->next.charges, holder->charges, sizeof l->next.charges);
     if (f->doc.id == holder->world) /* as we saw it; what a holder says goes together with that */
         l->next = f->doc;
-    if (holder->host.name[0] != '\0')
+    if (hosted)
         l->next.host.name[0] = '\0'; /* the store is another node's now, or nobody's */
     whole = mu_fold_members_init(&l->next_members, holder->world, (size_t)holder->nodes) == 0;
     for (size_t i = 0; whole && knew && i < l->members.count; i++)

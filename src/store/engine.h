@@ -28,8 +28,8 @@
  *
  * Leases live in the engine's own time. While there are some it wants a turn every IDLE_TICK_MS, and every TICK_MS
  * while a lease may end: it has no connection, or nothing was heard of it for half of its time. No turn adds more to
- * that time than its tick and LATE_MS. So a pause of the server, be it short or long, counts for little. During a long one
- * clients give their connections up, all of them, and not all find a place in the queue of newcomers at once: hence
+ * that time than its tick and LATE_MS. So a pause of the server, be it short or long, counts for little. During a long
+ * one clients give their connections up, all of them, and not all find a place in the queue of newcomers at once: hence
  * the whole time for leases whose connection is found closed after a pause. */
 #ifndef MU_STORE_ENGINE_H
 #define MU_STORE_ENGINE_H

@@ -972,8 +972,6 @@ static void host_dies(void)
 
     if (s->closed_ever || s->on[F_STRANGER] || s->on[F_LIMITS] || s->nodes_count >= NODES_MAX / 2)
         return;
-    if (s->fence_ms > 0)
-        return; /* who removes itself from a round forgets it */
     if (base.nodes_min < 2)
         return; /* whoever hosts the next store may begin alone before the others are back */
     run_until(s->now_us + 30 * SECOND);

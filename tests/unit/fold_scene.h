@@ -225,6 +225,12 @@ static inline void say_write(struct scene *s, const struct mu_fold_write *write)
 static inline void say_tell(struct scene *s, const struct mu_fold_effect *effect)
 {
     say(s, mu_part_tell_text(effect->news.tell));
+    if (effect->news.tell == MU_PART_TELL_BACKEND_DOWN && effect->news.give_up_in_ms != UINT64_MAX) {
+        char text[32];
+
+        (void)snprintf(text, sizeof text, " for %" PRIu64 " ms", effect->news.give_up_in_ms);
+        say(s, text);
+    }
     if (effect->news.tell == MU_PART_TELL_FAILED ||
         ((effect->news.tell == MU_PART_TELL_LOOKED || effect->news.tell == MU_PART_TELL_REPORTED) &&
          effect->news.error != NULL)) {
@@ -362,6 +368,14 @@ static inline const char *trouble(struct scene *s, bool is_away)
     const struct muster_error error = { .code = MUSTER_ECONNECT, .text = "connection refused" };
 
     return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = is_away ? &error : NULL });
+}
+
+/* ... and the store was not heard for so long. */
+static inline const char *silent_for(struct scene *s, uint64_t ms)
+{
+    const struct muster_error error = { .code = MUSTER_ETIMEOUT, .text = "no answer" };
+
+    return step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_TROUBLE, .error = &error, .ago_ms = ms });
 }
 
 /* Nobody listens where the store was. */

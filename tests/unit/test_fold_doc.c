@@ -134,6 +134,22 @@ static void a_world_is_read_as_it_was_written(void **state)
     mu_buf_done(&bytes);
 }
 
+/* Of a name that a stranger wrote, nothing may be put back that takes more room, or that a terminal obeys. */
+static void names_in_a_world_are_read_as_plain_words(void **state)
+{
+    static const char text[] =
+        "{\"v\":2,\"world\":\"" ID "\",\"round\":0,\"nodes\":1,\"size\":1,\"count\":0,\"max_restarts\":0,"
+        "\"window_s\":0,\"charges\":[],\"crashes\":0,\"hold_ms\":0,\"first\":[\"a\\u001bb\",1,1],\"why\":\"\","
+        "\"host\":[0,\"c\\u0007\\u00e4\"]}";
+    struct mu_fold_world world;
+
+    (void)state;
+    assert_int_equal(mu_fold_world_read(mu_slice_str(text), &world, NULL), 0);
+    assert_null(strchr(world.first, '\x1b'));
+    assert_null(strchr(world.host.name, '\x07'));
+    assert_true(world.first[0] == 'a' && world.host.name[0] == 'c');
+}
+
 static void a_seat_is_read_as_it_was_written(void **state)
 {
     const struct mu_fold_seat seat = { .rank = MU_FOLD_MEMBERS_MAX - 1,
@@ -742,6 +758,7 @@ int main(void)
         cmocka_unit_test(a_record_is_read_as_it_was_written),
         cmocka_unit_test(each_end_is_read_as_it_was_written),
         cmocka_unit_test(a_world_is_read_as_it_was_written),
+        cmocka_unit_test(names_in_a_world_are_read_as_plain_words),
         cmocka_unit_test(a_seat_is_read_as_it_was_written),
         cmocka_unit_test(pages_are_read_as_they_were_written_and_know_ranks),
         cmocka_unit_test(news_are_read_as_they_were_written),

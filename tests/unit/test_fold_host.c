@@ -45,7 +45,7 @@ static void a_member_whose_store_is_refused_has_lost_its_host(void **state)
     struct scene *s = *state;
 
     be_guest(s);
-    assert_string_equal(store_is_gone(s), "backend_down, lost: " GONE);
+    assert_string_equal(store_is_gone(s), "backend_down for 30000 ms, lost: " GONE);
     assert_string_equal(store_is_gone(s), "");
     assert_string_equal(passes(s, 60000), "");
 }
@@ -55,8 +55,8 @@ static void it_is_told_once_more_when_nobody_listens(void **state)
     struct scene *s = *state;
 
     be_guest(s);
-    assert_string_equal(trouble(s, true), "backend_down");
-    assert_string_equal(store_is_gone(s), "backend_down, lost: " GONE);
+    assert_string_equal(trouble(s, true), "backend_down for 40000 ms");
+    assert_string_equal(store_is_gone(s), "backend_down for 30000 ms, lost: " GONE);
 }
 
 static void a_member_whose_store_is_silent_has_lost_its_host_after_the_lease(void **state)
@@ -64,10 +64,20 @@ static void a_member_whose_store_is_silent_has_lost_its_host_after_the_lease(voi
     struct scene *s = *state;
 
     be_guest(s);
-    assert_string_equal(trouble(s, true), "backend_down");
+    assert_string_equal(trouble(s, true), "backend_down for 40000 ms");
     assert_string_equal(passes(s, LEASE_MS - 1), "");
     assert_string_equal(passes(s, 1), "lost: lost node22: the store that it hosts does not answer");
     assert_string_equal(passes(s, 60000), "");
+}
+
+static void silence_counts_from_when_the_store_was_last_heard(void **state)
+{
+    struct scene *s = *state;
+
+    be_guest(s);
+    s->now_ms += LEASE_MS;
+    assert_string_equal(silent_for(s, LEASE_MS - 1), "backend_down for 30001 ms");
+    assert_string_equal(passes(s, 1), "lost: lost node22: the store that it hosts does not answer");
 }
 
 static void a_silence_that_ends_in_time_is_no_loss(void **state)
@@ -114,8 +124,9 @@ static void a_member_that_meets_another_store_has_lost_its_host(void **state)
     struct scene *s = *state;
 
     be_guest(s);
-    assert_string_equal(met(s, "node99_1_1", true), "lost: lost node22: the store that it hosted is gone");
+    assert_non_null(strstr(met(s, "node99_1_1", true), "lost: lost node22: the store that it hosted is gone"));
     (void)lose_lease(s);
+    (void)wrote(s, true, 21); /* under the old lease */
     assert_non_null(strstr(leased(s, 12), " record(stay 7; host lost) job/folder else record"));
     assert_int_equal(s->record.host.rank, 0);
     assert_string_equal(s->record.host.name, "node22");
@@ -151,6 +162,37 @@ static void whoever_saw_a_world_that_is_lost_says_so_too(void **state)
     add_leader(s, OTHER, 29, 22);
     add_doc(s, 8, 31, them, 2);
     assert_non_null(strstr(changed(s, MU_FOLD_JOB), " record(join 0)")); /* that one is not lost */
+}
+
+/* Revisions of two stores cannot be compared: what it said counts from when it says it to the new one. */
+static void what_it_has_reported_is_reported_anew(void **state)
+{
+    const struct mu_part_report report = { .end = MU_PART_END_FAILED, .rank = 1, .text = "exit code 1" };
+    struct scene *s = *state;
+
+    be_guest(s);
+    (void)step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_REPORT, .report = &report });
+    (void)wrote(s, true, 77);
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    assert_int_equal(s->record.end.at, 77);
+    come_back(s, "", true);
+    assert_int_equal(s->record.end.kind, MU_FOLD_END_FAILED);
+    assert_int_equal(s->record.end.at, 0);
+}
+
+/* Behind its fence it leaves the round by itself, and joins again. */
+static void whoever_removed_itself_tells_of_the_lost_world_too(void **state)
+{
+    struct scene *s = *state;
+
+    mu_fold_free(s->fold);
+    begin_with(s, MIN, MAX, (struct mu_fold_config){ .ops_max = MU_FOLD_OPS_MIN, .fence_ms = 3000 });
+    be_guest(s);
+    assert_non_null(strstr(passes(s, 3000), "removed"));
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    (void)met(s, "", true);
+    assert_non_null(strstr(leased(s, 12), " record(join 7; host lost)"));
+    assert_true(s->record.nodes == 2 && s->record.rank == 1 && s->record.count == 2);
 }
 
 static void the_same_store_again_has_lost_nobody(void **state)
@@ -230,6 +272,7 @@ static void a_spare_does_not_wait_long(void **state)
     add_leader(s, OTHER, 5, 22);
     add_doc(s, 7, 20, (const uint64_t[]){ OTHER, THIRD, 0x44 }, 3);
     put_record(s, 11, 21);
+    (void)step(s, (struct mu_fold_event){ .type = MU_FOLD_ON_STALE, .scope = MU_FOLD_JOB });
     (void)store_is_gone(s);
     assert_null(strstr(passes(s, MU_RDZV_SURPLUS_MS - 1), "failed"));
     assert_non_null(strstr(passes(s, 1), "failed ERDZV_CONNECTION"));
@@ -252,6 +295,10 @@ static void add_survivor(struct scene *s, uint64_t id, int64_t create, int64_t r
                                              .nodes = nodes,
                                              .count = 2,
                                              .max_restarts = 3,
+                                             .window_s = 3600,
+                                             .charges = { 100, 20 },
+                                             .charges_count = 2,
+                                             .crashes = 1,
                                              .host = { .rank = 0, .name = "node22" } });
 }
 
@@ -284,6 +331,7 @@ static void begin_to_lead_after_the_loss(struct scene *s)
 static void a_world_is_put_back_by_those_who_left_it(void **state)
 {
     struct scene *s = *state;
+    struct mu_fold_world world = { .id = 0 };
     char members[64];
 
     begin_to_lead_after_the_loss(s);
@@ -291,6 +339,8 @@ static void a_world_is_put_back_by_those_who_left_it(void **state)
     (void)folds(s);
     assert_non_null(strstr(granted(s, 900), "page 0 job/doc job/news(gone; waiting 0; grace)"));
     assert_string_equal(list_members(s, members), "0 33");
+    assert_int_equal(mu_fold_world_read(mu_slice_str(s->doc), &world, NULL), 0);
+    assert_true(world.charges_count == 2 && world.charges[0] == 100 && world.charges[1] == 20 && world.crashes == 1);
 }
 
 static void half_of_those_who_are_left_are_not_enough(void **state)
@@ -397,11 +447,14 @@ int main(void)
         HOST_TEST(a_member_whose_store_is_refused_has_lost_its_host),
         HOST_TEST(it_is_told_once_more_when_nobody_listens),
         HOST_TEST(a_member_whose_store_is_silent_has_lost_its_host_after_the_lease),
+        HOST_TEST(silence_counts_from_when_the_store_was_last_heard),
         HOST_TEST(a_silence_that_ends_in_time_is_no_loss),
         HOST_TEST(a_store_that_is_no_members_is_waited_for),
         HOST_TEST(a_member_that_meets_another_store_has_lost_its_host),
         HOST_TEST(whoever_has_left_because_of_it_says_where_it_was),
         HOST_TEST(whoever_saw_a_world_that_is_lost_says_so_too),
+        HOST_TEST(what_it_has_reported_is_reported_anew),
+        HOST_TEST(whoever_removed_itself_tells_of_the_lost_world_too),
         HOST_TEST(the_same_store_again_has_lost_nobody),
         HOST_TEST(who_enters_another_world_forgets_it),
         HOST_TEST(a_join_fails_when_the_store_does_not_come_back),
