@@ -1196,12 +1196,12 @@ static void settings_are_checked_and_failures_are_recorded(void **state)
 
 /* ---- c10d ---- */
 
-static const char quick_options[] = "join_timeout=20,close_timeout=20,keep_alive_interval=1,"
-                                    "keep_alive_max_attempt=2,last_call_timeout=1";
+#define QUICK_OPTIONS                                                                                                  \
+    "join_timeout=20,close_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1"
 
-static void start_c10d(struct node *node, const char *endpoint, int64_t min, int64_t max)
+static void start_with(struct node *node, const char *endpoint, int64_t min, int64_t max, const char *options)
 {
-    struct muster_rdzv_params *params = params_of("c10d", endpoint, min, max, quick_options);
+    struct muster_rdzv_params *params = params_of("c10d", endpoint, min, max, options);
     struct muster_error error;
 
     *node = (struct node){ .rc = 1 };
@@ -1210,8 +1210,13 @@ static void start_c10d(struct node *node, const char *endpoint, int64_t min, int
     muster_rdzv_params_free(params);
 }
 
+static void start_c10d(struct node *node, const char *endpoint, int64_t min, int64_t max)
+{
+    start_with(node, endpoint, min, max, QUICK_OPTIONS);
+}
+
 /* One of them hosts the store, as the address is this machine's; it is the one that was there first. */
-static void two_nodes_meet_at_a_store_of_their_own(void **state)
+static void meet_at_a_store_of_their_own(const char *options)
 {
     struct sockaddr_in addr = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
     socklen_t len = sizeof addr;
@@ -1219,17 +1224,29 @@ static void two_nodes_meet_at_a_store_of_their_own(void **state)
     char endpoint[32];
     struct node a, b;
 
-    (void)state;
     assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &len), 0);
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%u", ntohs(addr.sin_port));
-    start_c10d(&a, endpoint, 2, 2);
-    start_c10d(&b, endpoint, 2, 2);
+    start_with(&a, endpoint, 2, 2, options);
+    start_with(&b, endpoint, 2, 2, options);
     join_together(&a, &b);
+    join_together(&a, &b); /* the next round */
     end_node(&b);
     end_node(&a);
     (void)close(fd);
+}
+
+static void two_nodes_meet_at_a_store_of_their_own(void **state)
+{
+    (void)state;
+    meet_at_a_store_of_their_own(QUICK_OPTIONS);
+}
+
+static void two_nodes_meet_in_the_engine_of_their_store(void **state)
+{
+    (void)state;
+    meet_at_a_store_of_their_own(QUICK_OPTIONS ",engine=on");
 }
 
 /* The sleep is what is tested: more than twice as long as it takes to be thought dead. */
@@ -1315,6 +1332,7 @@ int main(void)
         cmocka_unit_test(each_call_that_fails_is_recorded_under_its_own_name),
         cmocka_unit_test(settings_are_checked_and_failures_are_recorded),
         cmocka_unit_test(two_nodes_meet_at_a_store_of_their_own),
+        cmocka_unit_test(two_nodes_meet_in_the_engine_of_their_store),
         cmocka_unit_test(a_member_stays_one_while_its_user_sleeps),
         cmocka_unit_test(a_late_node_is_let_in_by_the_next_round),
         cmocka_unit_test(a_membership_that_fails_answers_no_other_request),
