@@ -348,6 +348,8 @@ static void refused(struct mu_fold *f, const struct muster_error *error)
         mu_fold_tell_failed(f, MU_PART_ON_CLOSE);
     if (f->phase == MU_FOLD_JOINING)
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
+    if (mu_fold_a_peer_hosts(f))
+        f->known.is_lost = true; /* what is there now is no store of ours */
 }
 
 /* The join ends with it: that etcd is away would be another story. */

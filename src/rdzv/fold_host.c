@@ -68,14 +68,14 @@ static uint64_t host_lost_ms(const struct mu_fold *f)
 }
 
 /* We are in a world with the node that hosts the store, or hosted it. */
-static bool a_peer_hosts(const struct mu_fold *f)
+bool mu_fold_a_peer_hosts(const struct mu_fold *f)
 {
     return f->world.id != 0 && f->world.host.name[0] != '\0' && f->world.host.rank != f->rank;
 }
 
 bool mu_fold_host_is_lost(struct mu_fold *f)
 {
-    return a_peer_hosts(f) && (f->known.is_lost || mu_fold_is_due(f, host_lost_ms(f)));
+    return mu_fold_a_peer_hosts(f) && (f->known.is_lost || mu_fold_is_due(f, host_lost_ms(f)));
 }
 
 /* ---- What it means ---- */
@@ -146,7 +146,7 @@ void mu_fold_tell_away(struct mu_fold *f)
 
     news->error = &f->why_away;
     news->away_ms = f->away_since_ms != UINT64_MAX ? f->now_ms - f->away_since_ms : 0;
-    if (lost_ms != UINT64_MAX && (f->phase == MU_FOLD_JOINING || a_peer_hosts(f)))
+    if (lost_ms != UINT64_MAX && (f->phase == MU_FOLD_JOINING || mu_fold_a_peer_hosts(f)))
         news->give_up_in_ms = lost_ms + f->settings.store_lost_ms - f->now_ms;
     news->host_lost = f->phase == MU_FOLD_MEMBER && mu_fold_host_is_lost(f);
 }

@@ -120,6 +120,12 @@ static void await_news(struct mu_fold *f)
     f->has_told = false; /* that is told */
 }
 
+/* Of a world that was put back, too, by a leader that has gone since: the next one does not know that. */
+static bool is_over_for_long(struct mu_fold *f)
+{
+    return f->news.over && mu_fold_is_due(f, f->news_since_ms + f->lease_ms);
+}
+
 static void observe_joining(struct mu_fold *f)
 {
     bool spare = mu_fold_is_spare(f);
@@ -146,7 +152,7 @@ static void observe_joining(struct mu_fold *f)
         mu_fold_note_left(f, f->doc.id);
     }
     /* A world that was put back may have lost our seat with the rest, and the leader waits for us. */
-    if (f->seat.state == SEAT_NONE && mu_fold_has_news(f) && f->news.grace)
+    if (f->seat.state == SEAT_NONE && mu_fold_has_news(f) && (f->news.grace || is_over_for_long(f)))
         mu_fold_note_left(f, f->doc.id);
     if (mu_fold_has(f, JOB_DOC) && mu_fold_was_left(f, f->doc.id))
         f->left_world = f->doc.id; /* our record will say so */

@@ -284,7 +284,8 @@ void mu_fold_become_idle(struct mu_fold *f);
 /* fold_host.c */
 bool mu_fold_is_host(const struct mu_fold *f, const struct mu_fold_record *record); /* that node hosts the store */
 void mu_fold_on_met(struct mu_fold *f, const struct mu_fold_event *event);
-bool mu_fold_host_is_lost(struct mu_fold *f); /* a member of our world hosted the store, and is gone with it */
+bool mu_fold_a_peer_hosts(const struct mu_fold *f); /* a member of our world hosts the store, or did */
+bool mu_fold_host_is_lost(struct mu_fold *f);       /* a member of our world hosted the store, and is gone with it */
 void mu_fold_observe_host(struct mu_fold *f);
 void mu_fold_note_known(struct mu_fold *f);     /* the document's world */
 bool mu_fold_gives_up_store(struct mu_fold *f); /* our join fails because it is lost: f->error */

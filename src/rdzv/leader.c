@@ -756,10 +756,25 @@ static void begin_to_lead(struct mu_fold *f)
     (void)mu_fold_emit(f, MU_FOLD_DO_LEADER);
 }
 
+/* Others lead then, and may see that a member is there which we took for gone: only what the news say stays so. */
+static void forget_who_is_gone(struct mu_fold *f)
+{
+    struct lead *l = &f->lead;
+
+    for (size_t i = 0; i < l->fates_count; i++) {
+        bool is_told =
+            mu_fold_has_news(f) && f->news.world == l->members.world && mu_fold_news_gone(&f->news, (int64_t)i);
+
+        if (!is_told)
+            l->fates[i] = (struct fate){ .gone = HERE, .done = l->fates[i].done, .end = l->fates[i].end };
+    }
+}
+
 /* All of it is read anew when we lead again. Who was in the world is remembered, and who was done: etcd may have lost
  * that. */
 static void end_to_lead(struct mu_fold *f)
 {
+    forget_who_is_gone(f);
     mu_fold_distrust(&f->nodes);
     mu_leader_forget(f);
     mu_leader_give_up_world(f);

@@ -132,6 +132,17 @@ static void a_member_that_meets_another_store_has_lost_its_host(void **state)
     assert_string_equal(s->record.host.name, "node22");
 }
 
+static void a_store_that_is_no_engine_is_not_the_hosts(void **state)
+{
+    const struct muster_error error = { .code = MUSTER_EPROTOCOL, .text = "the store at node22:29400 has no engine" };
+    struct scene *s = *state;
+
+    be_guest(s);
+    (void)step(s, (struct mu_fold_event){
+                      .type = MU_FOLD_ON_LEASE_LOST, .id = s->take, .error = &error, .final = true, .refused = true });
+    assert_non_null(strstr(s->trace, "lost: lost node22: the store that it hosted is gone"));
+}
+
 static void whoever_has_left_because_of_it_says_where_it_was(void **state)
 {
     struct scene *s = *state;
@@ -451,6 +462,7 @@ int main(void)
         HOST_TEST(a_silence_that_ends_in_time_is_no_loss),
         HOST_TEST(a_store_that_is_no_members_is_waited_for),
         HOST_TEST(a_member_that_meets_another_store_has_lost_its_host),
+        HOST_TEST(a_store_that_is_no_engine_is_not_the_hosts),
         HOST_TEST(whoever_has_left_because_of_it_says_where_it_was),
         HOST_TEST(whoever_saw_a_world_that_is_lost_says_so_too),
         HOST_TEST(what_it_has_reported_is_reported_anew),
