@@ -22,8 +22,9 @@ bool mu_es_is_ending(const struct mu_engine_store *s)
 
 bool mu_es_speaks_frames(const struct mu_engine_store *s)
 {
-    return s->state == MU_ENGINE_STORE_GREETING || s->state == MU_ENGINE_STORE_ATTACHING ||
-           s->state == MU_ENGINE_STORE_READY || s->state == MU_ENGINE_STORE_ENDING;
+    return s->state == MU_ENGINE_STORE_KNOCKING || s->state == MU_ENGINE_STORE_GREETING ||
+           s->state == MU_ENGINE_STORE_ATTACHING || s->state == MU_ENGINE_STORE_READY ||
+           s->state == MU_ENGINE_STORE_ENDING;
 }
 
 /* ---- The connection ---- */
@@ -34,7 +35,8 @@ void mu_es_become(struct mu_engine_store *s, enum mu_engine_store_state state)
 #define TO(name) (1u << MU_ENGINE_STORE_##name)
         [MU_ENGINE_STORE_DOWN] = TO(CONNECTING) | TO(ENDED),
         [MU_ENGINE_STORE_CONNECTING] = TO(DOWN) | TO(PROBING) | TO(ENDED),
-        [MU_ENGINE_STORE_PROBING] = TO(DOWN) | TO(GREETING) | TO(ENDED),
+        [MU_ENGINE_STORE_PROBING] = TO(DOWN) | TO(KNOCKING) | TO(GREETING) | TO(ENDED),
+        [MU_ENGINE_STORE_KNOCKING] = TO(DOWN) | TO(GREETING) | TO(ENDED),
         [MU_ENGINE_STORE_GREETING] = TO(DOWN) | TO(ATTACHING) | TO(READY) | TO(ENDING) | TO(ENDED),
         [MU_ENGINE_STORE_ATTACHING] = TO(DOWN) | TO(READY) | TO(ENDED),
         [MU_ENGINE_STORE_READY] = TO(DOWN) | TO(ENDING) | TO(ENDED),
@@ -47,6 +49,7 @@ void mu_es_become(struct mu_engine_store *s, enum mu_engine_store_state state)
     s->state = state;
     if (state == MU_ENGINE_STORE_DOWN || state == MU_ENGINE_STORE_ENDED)
         s->in.len = s->out.len = 0;
+    assert(state != MU_ENGINE_STORE_KNOCKING || s->token.is_there);
     assert(state != MU_ENGINE_STORE_ATTACHING || (s->attach_id != 0 && mu_es_has_lease(s)));
     assert(state != MU_ENGINE_STORE_READY || (s->attach_id == 0 && s->has_epoch));
 }
@@ -122,20 +125,49 @@ static size_t put_probe(char *to)
     return len + sizeof key - 1;
 }
 
-void mu_es_greet(struct mu_engine_store *s)
+static void send_hello(struct mu_engine_store *s, struct mu_slice proof)
 {
-    mu_es_become(s, MU_ENGINE_STORE_GREETING);
     s->hello_id = mu_es_send_frame(s, (struct mu_frame){ .type = MU_FRAME_HELLO,
                                                          .version_min = 1,
                                                          .version_max = MU_FRAME_VERSION,
                                                          .run_id = mu_slice_str(s->run_id),
-                                                         .node = mu_slice_str(s->node) });
+                                                         .node = mu_slice_str(s->node),
+                                                         .proof = proof });
+}
+
+static void greet(struct mu_engine_store *s, struct mu_slice proof)
+{
+    mu_es_become(s, MU_ENGINE_STORE_GREETING);
+    send_hello(s, proof);
     if (mu_es_has_lease(s))
         s->attach_id = mu_es_send_frame(s, (struct mu_frame){ .type = MU_FRAME_ATTACH, .lease = s->lease.id });
     if (s->hello_id != 0 && (s->attach_id != 0 || !mu_es_has_lease(s)))
         return;
     (void)mu_fail(&s->why, MUSTER_ENOMEM, "the store at %s: no memory for a request", s->peer);
     mu_es_hang_up(s);
+}
+
+void mu_es_greet(struct mu_engine_store *s)
+{
+    if (!s->token.is_there) {
+        greet(s, mu_slice("", 0));
+        return;
+    }
+    mu_es_become(s, MU_ENGINE_STORE_KNOCKING);
+    send_hello(s, mu_slice("", 0));
+    if (s->hello_id != 0)
+        return;
+    (void)mu_fail(&s->why, MUSTER_ENOMEM, "the store at %s: no memory for a request", s->peer);
+    mu_es_hang_up(s);
+}
+
+void mu_es_greet_with(struct mu_engine_store *s, struct mu_slice nonce)
+{
+    char proof[MU_TOKEN_PROOF_BYTES];
+
+    assert(s->state == MU_ENGINE_STORE_KNOCKING);
+    mu_token_prove(&s->token, nonce, mu_slice_str(s->run_id), mu_slice_str(s->node), proof);
+    greet(s, mu_slice(proof, sizeof proof));
 }
 
 void mu_es_be_ready(struct mu_engine_store *s)
@@ -160,6 +192,7 @@ static uint64_t patience_ends_ms(const struct mu_engine_store *s)
     switch (s->state) {
     case MU_ENGINE_STORE_CONNECTING:
     case MU_ENGINE_STORE_PROBING:
+    case MU_ENGINE_STORE_KNOCKING:
     case MU_ENGINE_STORE_GREETING:
     case MU_ENGINE_STORE_ATTACHING:
     case MU_ENGINE_STORE_ENDING:
@@ -421,6 +454,8 @@ struct mu_engine_store *mu_engine_store_new(const struct mu_engine_store_config 
     s->renew_ms = config->renew_ms;
     s->rng = mu_rng_seeded(config->seed);
     memcpy(s->secret, config->will_secret, sizeof s->secret);
+    if (config->token != NULL)
+        s->token = *config->token;
     (void)snprintf(s->run_id, sizeof s->run_id, "%s", config->run_id);
     (void)snprintf(s->node, sizeof s->node, "%s", config->node);
     (void)snprintf(s->endpoint, sizeof s->endpoint, "%s", config->endpoint);
@@ -442,5 +477,6 @@ void mu_engine_store_free(struct mu_engine_store *s)
     free(s->notes);
     mu_buf_done(&s->in);
     mu_buf_done(&s->out);
+    mu_token_wipe(&s->token);
     free(s);
 }

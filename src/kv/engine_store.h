@@ -2,6 +2,9 @@
  * events (kv/engine_client.h) in the engine's frames (store/frames.h). Pure: no clock, no socket, no randomness of its
  * own. engine_store_uv.h drives it on a loop.
  *
+ *                                                               has a token: KNOCKING --CHALLENGE-+
+ *                                                                               ^                 |
+ *                                                                               | "there"         v
  *   DOWN --something is wanted, retry_at--> CONNECTING --connected--> PROBING --"there"--> GREETING --WELCOME-+
  *    ^                                                                                                        |
  *    |                                            READY <--its lease is ours again-- ATTACHING <--has a lease-+
@@ -23,7 +26,9 @@
  * told, and transactions without an answer have failed. After TROUBLE_MS without an engine, TROUBLE is told, and once
  * more if it turns out only later that nobody listens there. Each WELCOME is told as MET.
  *
- * **Refused for good.** A store without an engine, or one that refuses our HELLO, fails every request with `final`.
+ * **Refused for good.** A store without an engine, or one that refuses our HELLO, fails every request with `final`. So
+ * does one that wants a token if we have none. So does one that wants none if we have one: else a store without a token
+ * would get what the token is to protect.
  *
  * A job of an engine sees no other job: LOOK_AROUND reads nodes/ alone and leaves no mark. With more than
  * MU_WAITERS_RECORDS_MAX nodes it reads those with the lowest keys: to find the oldest of many would cost the engine
@@ -35,6 +40,7 @@
 #include "rdzv/fold.h"
 #include "store/engine.h"
 #include "store/net.h"
+#include "store/token.h"
 
 #define MU_ENGINE_STORE_RETRY_MS 200           /* between two tries to connect, +-50 % */
 #define MU_ENGINE_STORE_ATTEMPT_MS 5000        /* for a try, until WELCOME and the lease are there */
@@ -49,6 +55,7 @@
     X(DOWN, "down")                                                                                                    \
     X(CONNECTING, "connecting")                                                                                        \
     X(PROBING, "probing")     /* is it an engine? */                                                                   \
+    X(KNOCKING, "knocking")   /* HELLO without a proof is on its way: what is to be proven? */                         \
     X(GREETING, "greeting")   /* HELLO is on its way */                                                                \
     X(ATTACHING, "attaching") /* WELCOME has come, the answer to ATTACH not yet */                                     \
     X(READY, "ready")                                                                                                  \
@@ -71,6 +78,7 @@ struct mu_engine_store_config {      /* copied */
     uint64_t renew_ms;               /* at least so often our lease is kept alive, and RENEWED is told; 0: it is not */
     uint64_t seed;                   /* random: for ids of leases, and delays */
     char will_secret[MU_ENGINE_SECRET_BYTES]; /* random: ends our lease, see mu_engine_store_will() */
+    const struct mu_token *token; /* that the store wants; NULL: it wants none. Wiped when the client is freed */
 };
 
 struct mu_engine_store *mu_engine_store_new(const struct mu_engine_store_config *config); /* NULL: no memory */

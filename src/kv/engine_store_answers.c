@@ -47,6 +47,13 @@ static int on_welcome(struct mu_engine_store *s, const struct mu_frame *frame, s
 {
     if (frame->id == 0 || frame->id != s->hello_id)
         return no_answer(frame, reterr);
+    if (s->state == MU_ENGINE_STORE_KNOCKING) {
+        (void)mu_fail(&s->why, MUSTER_EINVAL,
+                      "the store at %s has no token, and this node has one (token_file): it does not go on without",
+                      s->peer);
+        mu_es_refuse_all(s);
+        return 0;
+    }
     if (frame->version < 1 || frame->version > MU_FRAME_VERSION)
         return mu_fail(reterr, MUSTER_EPROTOCOL, "version %" PRIu32 " of the engine's frames, which was not offered",
                        frame->version);
@@ -61,6 +68,24 @@ static int on_welcome(struct mu_engine_store *s, const struct mu_frame *frame, s
         mu_es_become(s, MU_ENGINE_STORE_ATTACHING);
     else
         mu_es_be_ready(s);
+    return 0;
+}
+
+/* To our HELLO, which had no proof. */
+static int on_challenge(struct mu_engine_store *s, const struct mu_frame *frame, struct muster_error *reterr)
+{
+    bool is_first = s->state == MU_ENGINE_STORE_KNOCKING || !s->token.is_there;
+
+    if (frame->id == 0 || frame->id != s->hello_id || !is_first)
+        return no_answer(frame, reterr);
+    if (!s->token.is_there) {
+        (void)mu_fail(&s->why, MUSTER_EINVAL, "the store at %s wants a token (--rdzv-conf token_file=PATH)", s->peer);
+        mu_es_refuse_all(s);
+        return 0;
+    }
+    if (frame->nonce.len != MU_TOKEN_NONCE_BYTES)
+        return mu_fail(reterr, MUSTER_EPROTOCOL, "a nonce of %zu bytes", frame->nonce.len);
+    mu_es_greet_with(s, frame->nonce);
     return 0;
 }
 
@@ -181,6 +206,8 @@ static int on_done(struct mu_engine_store *s, struct request *r, const struct mu
         return no_answer(frame, reterr);
     if (frame->id == s->hello_id) {
         s->why = refusal(s, frame, "refuses this node");
+        if (frame->code == MU_ENGINE_UNAUTHENTICATED)
+            (void)mu_fail(&s->why, MUSTER_EINVAL, "the store at %s refuses our token: it has another one", s->peer);
         if (mu_es_is_final(frame->code))
             mu_es_refuse_all(s);
         else
@@ -337,6 +364,8 @@ static int take_frame(struct mu_engine_store *s, struct request *r, const struct
     case MU_FRAME_EVENTS:
     case MU_FRAME_STALE:
         return on_events(s, frame, arena, reterr);
+    case MU_FRAME_CHALLENGE:
+        return on_challenge(s, frame, reterr);
     case MU_FRAME_HELLO:
     case MU_FRAME_ATTACH:
     case MU_FRAME_GRANT:

@@ -76,6 +76,7 @@ struct mu_engine_store {
     uint64_t kept_ms; /* when the last KEEP was sent */
     struct mu_rng rng;
     char secret[MU_ENGINE_SECRET_BYTES];
+    struct mu_token token;
     char run_id[MU_RDZV_RUN_ID_MAX + 1], node[MU_FRAME_TEXT_MAX + 1];
     char endpoint[MU_HOST_MAX + 8];
     /* The connection. */
@@ -155,7 +156,8 @@ int mu_es_take_bytes(struct mu_engine_store *s, struct mu_slice bytes, struct mu
 bool mu_es_is_ending(const struct mu_engine_store *s);
 bool mu_es_speaks_frames(const struct mu_engine_store *s); /* there is a connection, to an engine */
 void mu_es_become(struct mu_engine_store *s, enum mu_engine_store_state state);
-void mu_es_greet(struct mu_engine_store *s); /* the peer is an engine */
+void mu_es_greet(struct mu_engine_store *s);                             /* the peer is an engine */
+void mu_es_greet_with(struct mu_engine_store *s, struct mu_slice nonce); /* it has told what is to be proven */
 void mu_es_be_ready(struct mu_engine_store *s);
 /* s->why says what is wrong with the connection: it is given up. */
 void mu_es_hang_up(struct mu_engine_store *s);

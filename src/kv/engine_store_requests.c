@@ -116,7 +116,8 @@ bool mu_es_is_reading(const struct request *r)
 
 bool mu_es_is_final(uint32_t code)
 {
-    return code == MU_ENGINE_INVALID || code == MU_ENGINE_DENIED || code == MU_ENGINE_PRECONDITION;
+    return code == MU_ENGINE_INVALID || code == MU_ENGINE_DENIED || code == MU_ENGINE_PRECONDITION ||
+           code == MU_ENGINE_UNAUTHENTICATED;
 }
 
 void mu_es_fail(struct mu_engine_store *s, struct request *r, uint32_t code, bool final,

@@ -82,6 +82,7 @@ int mu_kv_give_document(struct mu_kv_request *request, const char *key, struct m
 /* A TCPStore's document. PyTorch's clients put a "/" in front of the key. */
 #define MU_KV_C10D_DOCUMENTS "torch.rendezvous." /* and the run id */
 #define MU_KV_C10D_DOCUMENT_KEY MU_KV_C10D_DOCUMENTS "%s"
+#define MU_KV_C10D_NOTES "muster." /* and the run id, and "/": what muster's nodes note beside the document */
 #define MU_KV_C10D_NO_DOCUMENT "Y2FuaW1hZGFt" /* PyTorch's marker, so that reads never have to wait */
 /* For drivers: "PREFIX7/K" is K of round 7. Returns "7", and leaves K. Empty: it is no such key, and stays as it is. */
 struct mu_slice mu_kv_take_round(struct mu_slice *key, const char *prefix);

@@ -604,8 +604,8 @@ static int set_up(struct mu_c10d *driver, const struct mu_kv_c10d_config *config
     driver->host = strdup(config->host);
     driver->host_node = config->host_node == NULL ? NULL : strdup(config->host_node);
     driver->document_key = mu_text_format(MU_KV_C10D_DOCUMENT_KEY, config->run_id);
-    driver->prefix = mu_text_format("muster.%s/", config->run_id);
-    driver->publish_key = mu_text_format("muster.%s/host", config->run_id);
+    driver->prefix = mu_text_format(MU_KV_C10D_NOTES "%s/", config->run_id);
+    driver->publish_key = mu_text_format(MU_KV_C10D_NOTES "%s/host", config->run_id);
     driver->job_probe = mu_text_format(MU_SESSION_JOB_PROBE "%s", config->run_id);
     if (driver->host == NULL || driver->document_key == NULL || driver->prefix == NULL || driver->publish_key == NULL ||
         driver->job_probe == NULL || (config->host_node != NULL && driver->host_node == NULL))

@@ -90,11 +90,12 @@ static inline uint64_t mu_engine_reconnect_ms(uint64_t ttl_ms)
 /* What a request is answered with: gRPC's codes, as etcd uses them. */
 enum mu_engine_code {
     MU_ENGINE_OK = 0,
-    MU_ENGINE_INVALID = 3,      /* a length or number is beyond its limit; one key twice in a transaction */
-    MU_ENGINE_NOT_FOUND = 5,    /* no such lease in this job */
-    MU_ENGINE_DENIED = 7,       /* a will with another secret */
-    MU_ENGINE_EXHAUSTED = 8,    /* of memory, peers, leases, watches */
-    MU_ENGINE_PRECONDITION = 9, /* no HELLO so far, or a second one; there is such a lease already */
+    MU_ENGINE_INVALID = 3,          /* a length or number is beyond its limit; one key twice in a transaction */
+    MU_ENGINE_NOT_FOUND = 5,        /* no such lease in this job */
+    MU_ENGINE_DENIED = 7,           /* a will with another secret */
+    MU_ENGINE_EXHAUSTED = 8,        /* of memory, peers, leases, watches */
+    MU_ENGINE_PRECONDITION = 9,     /* no HELLO so far, or a second one; there is such a lease already */
+    MU_ENGINE_UNAUTHENTICATED = 16, /* HELLO with a wrong proof of the token */
 };
 
 /* Why a key is gone. */

@@ -76,6 +76,8 @@ static const char *refusal(const struct mu_engine *engine, enum mu_engine_code c
         return mu_engine_full(engine);
     case MU_ENGINE_PRECONDITION:
         return "HELLO has to come first, and once; a lease is granted once";
+    case MU_ENGINE_UNAUTHENTICATED:
+        return "this is not the proof of the store's token";
     }
     return "unknown";
 }
@@ -241,6 +243,27 @@ static bool has_document(const struct mu_engine_host *host, struct mu_slice run_
     return mu_table_get(host->table, mu_slice(key, len + run_id.len)).data != NULL;
 }
 
+/* The first HELLO has no proof: only now the node learns what it has to prove its token with. A wrong one is answered,
+ * so that the node does not try again; its connection is cut, and it is named in the log. */
+static int challenge(struct mu_engine_session *session, const struct mu_frame *frame, bool *ret_proven,
+                     struct muster_error *reterr)
+{
+    const struct mu_token *token = session->host->token;
+    struct mu_slice nonce = mu_slice(session->ends.nonce, MU_TOKEN_NONCE_BYTES);
+    struct mu_frame asked = { .type = MU_FRAME_CHALLENGE, .id = frame->id, .nonce = nonce };
+
+    *ret_proven = false;
+    if (frame->proof.len == 0) {
+        send_frame(session, &asked);
+        return 0;
+    }
+    *ret_proven = mu_token_accepts(token, nonce, frame->run_id, frame->node, frame->proof);
+    if (*ret_proven)
+        return 0;
+    send_code(session, frame->id, MU_ENGINE_UNAUTHENTICATED, false);
+    return mu_fail(reterr, MUSTER_EPROTOCOL, "its token is another one than this store's");
+}
+
 static int hello(struct mu_engine_session *session, const struct mu_frame *frame, struct muster_error *reterr)
 {
     enum mu_engine_code code;
@@ -256,7 +279,9 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
     struct mu_frame refused = {
         .type = MU_FRAME_DONE, .id = frame->id, .code = MU_ENGINE_PRECONDITION, .revision = welcome.revision
     };
+    bool proven = session->host->token == NULL || session->peer.job != NULL;
     char why[128];
+    int rc;
 
     if (frame->version_min > MU_FRAME_VERSION || frame->version_max < frame->version_min || frame->version_min == 0) {
         (void)snprintf(why, sizeof why,
@@ -267,6 +292,9 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
         send_frame(session, &refused); /* so that it does not try again */
         return mu_fail(reterr, MUSTER_EPROTOCOL, "%s", why);
     }
+    rc = proven ? 0 : challenge(session, frame, &proven, reterr);
+    if (!proven)
+        return rc;
     if (session->peer.job == NULL && has_document(session->host, frame->run_id)) {
         refused.text = mu_slice_str("this job meets in a document, which a node without engine=on has begun");
         send_frame(session, &refused);
@@ -371,6 +399,7 @@ static int carry_out(struct mu_engine_session *session, const struct mu_frame *f
     case MU_FRAME_KVS:
     case MU_FRAME_EVENTS:
     case MU_FRAME_STALE:
+    case MU_FRAME_CHALLENGE:
     case MU_FRAMES_COUNT:
         return mu_fail(reterr, MUSTER_EPROTOCOL, "the frame %s is a server's", mu_frame_type_text(frame->type));
     }
@@ -451,6 +480,7 @@ int mu_engine_session_feed(struct mu_engine_session *session, struct mu_slice by
 void mu_engine_session_init(struct mu_engine_session *session, struct mu_engine_host *host,
                             const struct mu_engine_ends *ends)
 {
+    assert((host->token != NULL) == (ends->nonce != NULL));
     *session = (struct mu_engine_session){ .host = host, .ends = *ends };
     mu_list_init(&session->answers);
     mu_engine_peer_init(&session->peer);
@@ -485,6 +515,7 @@ int mu_engine_host_init(struct mu_engine_host *host, const struct mu_engine_host
                                      .node = config->node,
                                      .table = config->table,
                                      .documents = config->documents,
+                                     .token = config->token,
                                      .transit = config->transit,
                                      .send = config->send,
                                      .drop = config->drop };

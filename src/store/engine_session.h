@@ -1,7 +1,8 @@
 /* One connection of the engine, from frames to frames. Pure: what is to be sent goes to the driver's `send`.
  *
  * Each request is answered once, in order: HELLO by WELCOME, LOAD and RANGE by KVS, all others by DONE. A request that
- * the engine refuses is answered by DONE with a code and a sentence. Changes are pushed when the turn is over
+ * the engine refuses is answered by DONE with a code and a sentence. Where the host has a token, HELLO without a proof
+ * is answered by CHALLENGE, and with a wrong one the connection is cut. Changes are pushed when the turn is over
  * (mu_engine_host_turn). What is no frame, or no request, ends the connection.
  *
  * Keys that take more than one frame are sent page by page: the next one goes out when the peer has taken the one
@@ -12,6 +13,7 @@
 
 #include "store/frames.h"
 #include "store/table.h"
+#include "store/token.h"
 
 struct mu_engine_session;
 
@@ -31,6 +33,7 @@ struct mu_engine_host { /* what all sessions of a server share */
     const char *node;             /* the host's name */
     const struct mu_table *table; /* of the store. A job that has a document there does not meet here */
     const char *documents;        /* what the keys of documents begin with, before the run id; NULL: there are none */
+    const struct mu_token *token; /* NULL: none is wanted */
     struct mu_budget *transit;    /* of frames that are not whole yet */
     mu_engine_send *send;
     mu_engine_drop *drop;
@@ -43,9 +46,10 @@ struct mu_engine_host_config {
     size_t reserved;                    /* as in mu_engine_config */
     struct mu_hash_seed seed;
     uint64_t random[2];
-    const char *node;             /* borrowed, as the next two are */
+    const char *node;             /* borrowed, as the next three are */
     const struct mu_table *table; /* NULL: without one */
     const char *documents;
+    const struct mu_token *token; /* of those who may say HELLO; NULL: everybody may */
     mu_engine_send *send;
     mu_engine_drop *drop;
 };
@@ -56,10 +60,11 @@ void mu_engine_host_done(struct mu_engine_host *host); /* every session must hav
  * lease waits for its owner any more, and one did before. */
 bool mu_engine_host_turn(struct mu_engine_host *host, uint64_t began_ms, uint64_t now_ms);
 
-struct mu_engine_ends {    /* of a connection, as text; borrowed */
+struct mu_engine_ends {    /* of a connection, addresses as text; borrowed */
     const char *peer;      /* its address and port, for messages */
     const char *peer_addr; /* its address */
     const char *own_addr;  /* ours, to which it has connected */
+    const char *nonce;     /* MU_TOKEN_NONCE_BYTES at random, for it alone; NULL where the host has no token */
 };
 
 struct mu_engine_session {

@@ -312,11 +312,17 @@ static void events(struct fields *f, struct mu_frame *frame)
     changes(f, &frame->changes, &frame->changes_count);
 }
 
+static void challenge(struct fields *f, struct mu_frame *frame)
+{
+    bytes_up_to(f, &frame->nonce, MU_FRAME_TEXT_MAX, "nonce");
+}
+
 static void (*const all_fields[MU_FRAMES_COUNT])(struct fields *f, struct mu_frame *frame) = {
-    [MU_FRAME_HELLO] = hello,   [MU_FRAME_ATTACH] = lease,    [MU_FRAME_GRANT] = grant,   [MU_FRAME_KEEP] = lease,
-    [MU_FRAME_REVOKE] = revoke, [MU_FRAME_LOAD] = load,       [MU_FRAME_UNWATCH] = watch, [MU_FRAME_RANGE] = range,
-    [MU_FRAME_TXN] = txn,       [MU_FRAME_WELCOME] = welcome, [MU_FRAME_DONE] = done,     [MU_FRAME_KVS] = found,
-    [MU_FRAME_EVENTS] = events, [MU_FRAME_STALE] = watch,
+    [MU_FRAME_HELLO] = hello,     [MU_FRAME_ATTACH] = lease,  [MU_FRAME_GRANT] = grant,
+    [MU_FRAME_KEEP] = lease,      [MU_FRAME_REVOKE] = revoke, [MU_FRAME_LOAD] = load,
+    [MU_FRAME_UNWATCH] = watch,   [MU_FRAME_RANGE] = range,   [MU_FRAME_TXN] = txn,
+    [MU_FRAME_WELCOME] = welcome, [MU_FRAME_DONE] = done,     [MU_FRAME_KVS] = found,
+    [MU_FRAME_EVENTS] = events,   [MU_FRAME_STALE] = watch,   [MU_FRAME_CHALLENGE] = challenge,
 };
 
 size_t mu_frame_length(struct mu_slice bytes)

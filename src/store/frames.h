@@ -25,6 +25,7 @@
  *     EVENTS   u32 watch, u64 revision, u32 + changes
  *       a change    u32 kind (0: put; else 1 + mu_engine_end), u64 ago_ms (since its lease was heard), then a kv
  *     STALE    u32 watch                            changes were lost: load again
+ *     CHALLENGE bytes nonce                         to a HELLO without a proof: say it again, with one (token.h)
  *
  * A frame of an unknown type, with a count or length that does not fit, or with bytes left over is an error: the
  * connection is of no more use. */
@@ -55,7 +56,8 @@
     X(DONE, "DONE")                                                                                                    \
     X(KVS, "KVS")                                                                                                      \
     X(EVENTS, "EVENTS")                                                                                                \
-    X(STALE, "STALE")
+    X(STALE, "STALE")                                                                                                  \
+    X(CHALLENGE, "CHALLENGE")
 
 enum mu_frame_type { /* on the wire 1 is added */
 #define X(name, text) MU_FRAME_##name,
@@ -73,7 +75,7 @@ struct mu_frame { /* zeroed, and then what is needed; read: borrows from the byt
     uint32_t ttl_ms, watch, limit, last;
     uint32_t code; /* enum mu_engine_code */
     bool bound, prefix, held, more, moved;
-    struct mu_slice run_id, node, proof, secret, key, text;
+    struct mu_slice run_id, node, proof, nonce, secret, key, text;
     struct mu_slice your_addr, my_addr; /* of the client and of the server, as the server sees them; without a port */
     struct mu_engine_op mark;           /* PUT; REVOKE alone */
     struct mu_engine_txn txn;

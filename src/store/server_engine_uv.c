@@ -97,7 +97,11 @@ static void on_after(uv_check_t *check)
 void mu_server_offer_engine(struct mu_server *server, const struct mu_server_offer *offer)
 {
     (void)snprintf(server->node, sizeof server->node, "%s", offer->node);
+    if (offer->token != NULL)
+        server->token = *offer->token;
     mu_service_offer_engine(&server->era->service, offer->documents);
+    if (server->token.is_there)
+        mu_service_close_documents(&server->era->service, offer->notes);
 }
 
 static int start_engine(struct mu_server *server, struct muster_error *reterr)
@@ -111,6 +115,7 @@ static int start_engine(struct mu_server *server, struct muster_error *reterr)
         .node = server->node,
         .table = &server->era->service.table,
         .documents = server->era->service.documents,
+        .token = server->token.is_there ? &server->token : NULL,
         .send = on_send,
         .drop = on_drop,
     };
@@ -182,7 +187,8 @@ static struct mu_engine_ends describe_ends(struct mu_frames *frames, const struc
     (void)mu_addr_host(&conn->addr, frames->peer_addr, sizeof frames->peer_addr);
     return (struct mu_engine_ends){ .peer = mu_addr_format(&conn->addr, frames->peer),
                                     .peer_addr = frames->peer_addr,
-                                    .own_addr = frames->own_addr };
+                                    .own_addr = frames->own_addr,
+                                    .nonce = conn->server->token.is_there ? frames->nonce : NULL };
 }
 
 int mu_conn_move(struct mu_conn *conn, struct muster_error *reterr)
@@ -194,7 +200,9 @@ int mu_conn_move(struct mu_conn *conn, struct muster_error *reterr)
 
     if (frames == NULL)
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a connection of the engine");
-    if (conn->server->engine == NULL)
+    if (conn->server->token.is_there)
+        rc = mu_random(frames->nonce, sizeof frames->nonce, reterr);
+    if (rc == 0 && conn->server->engine == NULL)
         rc = start_engine(conn->server, reterr);
     if (rc < 0) {
         free(frames);

@@ -71,6 +71,7 @@ struct mu_server {
     struct mu_era *era;              /* the newest */
     struct mu_server_engine *engine; /* NULL: nobody has asked for it */
     char node[MU_FRAME_TEXT_MAX];    /* that hosts us, where the engine is offered */
+    struct mu_token token;           /* that they must have */
     struct mu_strays strays;
     struct mu_hash_seed seed;
     struct mu_admission admission;
@@ -117,6 +118,7 @@ struct mu_frames { /* of a connection of the engine */
     struct mu_engine_session session;
     struct mu_conn *conn;
     char peer[MU_ADDR_TEXT_MAX], peer_addr[MU_ADDR_TEXT_MAX], own_addr[MU_ADDR_TEXT_MAX];
+    char nonce[MU_TOKEN_NONCE_BYTES]; /* where there is a token */
 };
 
 /* From now on it speaks frames. Negative, with *reterr set: it cannot. */

@@ -307,6 +307,7 @@ void mu_server_close_if_over(struct mu_server *server)
     if (server->on_closed != NULL)
         server->on_closed(server, server->on_closed_ctx);
     free(server->admission.allow);
+    mu_token_wipe(&server->token);
     free(server);
 }
 

@@ -4,6 +4,7 @@
 
 #include "store/codec.h"
 #include "store/net.h"
+#include "store/token.h"
 
 #include <uv.h>
 
@@ -31,8 +32,10 @@ const union mu_addr *mu_server_address(const struct mu_server *server); /* the f
 int mu_server_listen_also(struct mu_server *server, const union mu_addr *addr, struct muster_error *reterr);
 
 struct mu_server_offer {
-    const char *node;      /* that hosts this store, as text, for WELCOME; empty: no node does. Copied */
-    const char *documents; /* as in session.h: a constant, or NULL */
+    const char *node;             /* that hosts this store, as text, for WELCOME; empty: no node does. Copied */
+    const char *documents;        /* as in session.h: a constant, or NULL */
+    const char *notes;            /* the same; with a token nobody may write there either */
+    const struct mu_token *token; /* that nodes must have; NULL: none. Copied, and wiped when the server is closed */
 };
 
 /* From now on peers may speak the engine's frames (frames.h) here. Call it before there is any key, and not together

@@ -20,6 +20,7 @@ enum {
     TURN_BYTES = 32 * 1024, /* of a list that are carried out in one turn: a millisecond or so */
     TURN_KEYS = 4096,       /* as many keys may be listed at once */
     RUN_ID_SHOWN = 64,      /* bytes of it in an error */
+    KEY_SHOWN = 96,         /* the same of a key */
 };
 
 #define ENGINE_BYTES_MAX (64u << 20) /* ... or so many bytes, if that is less */
@@ -47,6 +48,13 @@ void mu_service_offer_engine(struct mu_service *service, const char *documents)
     service->documents = documents;
     service->reserved = share < ENGINE_BYTES_MAX ? share : ENGINE_BYTES_MAX;
     service->budget.used = service->reserved;
+}
+
+void mu_service_close_documents(struct mu_service *service, const char *notes)
+{
+    assert(service->offers_engine && service->documents != NULL);
+    service->documents_closed = true;
+    service->notes = notes;
 }
 
 void mu_service_done(struct mu_service *service)
@@ -185,14 +193,35 @@ static bool is_write(enum mu_op op)
            op == MU_OP_QUEUE_PUSH;
 }
 
+/* What keeps nodes that meet in a document out. A question for a note, by a COMPARE_SET that cannot change anything, is
+ * let through: with it nodes ask who hosts the store, before they know of an engine. */
+static bool is_of_document(const struct mu_service *service, const struct mu_request *request)
+{
+    struct mu_slice document = request->key, note = request->key;
+    bool asks =
+        request->op == MU_OP_COMPARE_SET && request->value.len > 0 && mu_slice_equal(request->value, request->desired);
+
+    return mu_slice_skip(&document, service->documents) ||
+           (!asks && service->notes != NULL && mu_slice_skip(&note, service->notes));
+}
+
 /* A COMPARE_SET counts also if it would change nothing: so PyTorch's nodes read the document. */
 static int keep_to_the_engine(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
 {
     const struct mu_service *service = session->service;
     struct mu_slice run_id = request->key;
 
-    if (service->engine == NULL || service->documents == NULL || !is_write(request->op) ||
-        !mu_slice_skip(&run_id, service->documents) || !mu_engine_has_job(service->engine, run_id))
+    if (!is_write(request->op))
+        return 0;
+    if (service->documents_closed && is_of_document(service, request)) {
+        session->strayed = true;
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "it writes the key '%.*s', but this store has a token: its jobs meet in the engine alone, so "
+                       "nodes need engine=on and token_file",
+                       (int)(run_id.len < KEY_SHOWN ? run_id.len : KEY_SHOWN), run_id.data);
+    }
+    if (service->engine == NULL || service->documents == NULL || !mu_slice_skip(&run_id, service->documents) ||
+        !mu_engine_has_job(service->engine, run_id))
         return 0;
     session->strayed = true;
     return mu_fail(reterr, MUSTER_EINVAL,
@@ -220,8 +249,10 @@ static bool is_about_job_here(const struct mu_session *session, const struct mu_
 {
     struct mu_slice run_id = checked_key(session, request);
 
-    return session->service->engine != NULL && mu_slice_skip(&run_id, MU_SESSION_JOB_PROBE) &&
-           mu_engine_has_job(session->service->engine, run_id);
+    if (!mu_slice_skip(&run_id, MU_SESSION_JOB_PROBE))
+        return false;
+    return session->service->documents_closed ||
+           (session->service->engine != NULL && mu_engine_has_job(session->service->engine, run_id));
 }
 
 static void move(struct mu_session *session)

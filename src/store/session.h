@@ -29,6 +29,10 @@ struct mu_service {
      * the engine has the job, a write of that key is refused. CHECK of MU_SESSION_JOB_PROBE asks for it harmlessly. */
     const struct mu_engine *engine; /* NULL: nobody has asked for it so far */
     const char *documents;          /* what the keys of documents begin with, before the run id; NULL: there are none */
+    /* With a token every job is the engine's: nobody writes documents, or what nodes note beside them. Each CHECK of
+     * MU_SESSION_JOB_PROBE says that the job is in the engine, so a node that wants a document gives up by itself. */
+    bool documents_closed;
+    const char *notes; /* what the keys beside documents begin with; NULL: there are none */
     mu_session_send *send;
     uint64_t requests; /* carried out so far */
 };
@@ -59,7 +63,8 @@ void mu_service_init(struct mu_service *service, const struct muster_store_limit
                      struct mu_hash_seed seed, mu_session_send *send);
 /* Before there is any key. `documents`: as above. */
 void mu_service_offer_engine(struct mu_service *service, const char *documents);
-void mu_service_done(struct mu_service *service); /* every session must have left */
+void mu_service_close_documents(struct mu_service *service, const char *notes); /* after that, and for good */
+void mu_service_done(struct mu_service *service);                               /* every session must have left */
 
 void mu_session_init(struct mu_session *session, struct mu_service *service);
 

@@ -1,5 +1,6 @@
 /* Any bytes: read as frames, and what is read is written again byte for byte. Then the same bytes, and parts of them,
- * go to the sessions of an engine; at the end nothing may be left of it.
+ * go to the sessions of an engine; at the end nothing may be left of it. All that once more where there is a token,
+ * which nobody in here can have.
  *
  * Each step of the program is: a byte that picks a session and what happens to it, a length, and so many bytes. */
 #include "store/engine_session.h"
@@ -49,7 +50,8 @@ static void read_and_write(struct mu_slice bytes)
     mu_arena_done(&arena);
 }
 
-static const struct mu_engine_ends ends = { "1.2.3.4:5", "1.2.3.4", "1.2.3.1" };
+static const struct mu_engine_ends ends = { "1.2.3.4:5", "1.2.3.4", "1.2.3.1", NULL };
+static const struct mu_engine_ends guarded = { "1.2.3.4:5", "1.2.3.4", "1.2.3.1", "0123456789abcdef0123456789abcdef" };
 
 struct scene {
     struct mu_budget budget, transit;
@@ -61,7 +63,7 @@ struct scene {
 static void renew(struct scene *s, struct mu_engine_session *session, bool cut)
 {
     mu_engine_session_leave(session, cut, s->now_ms);
-    mu_engine_session_init(session, &s->host, &ends);
+    mu_engine_session_init(session, &s->host, s->host.token != NULL ? &guarded : &ends);
 }
 
 static void step(struct scene *s, unsigned what, struct mu_slice bytes)
@@ -85,21 +87,22 @@ static void step(struct scene *s, unsigned what, struct mu_slice bytes)
         break;
     }
     mu_engine_check(s->host.engine);
+    for (unsigned i = 0; i < SESSIONS && s->host.token != NULL; i++)
+        EXPECT(s->sessions[i].peer.job == NULL); /* nobody guesses a proof */
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void run_program(const uint8_t *data, size_t size, const struct mu_token *token)
 {
     struct scene s = { .budget = { .max = 20000 }, .transit = { .max = 20000 }, .now_ms = 1000 };
     struct mu_engine_host_config config = {
-        .budget = &s.budget, .transit = &s.transit, .node = "host", .send = on_send, .drop = on_drop
+        .budget = &s.budget, .transit = &s.transit, .node = "host", .token = token, .send = on_send, .drop = on_drop
     };
 
     sends = 0;
-    read_and_write(mu_slice(data, size));
     if (mu_engine_host_init(&s.host, &config) < 0)
-        return 0;
+        return;
     for (unsigned i = 0; i < SESSIONS; i++)
-        mu_engine_session_init(&s.sessions[i], &s.host, &ends);
+        mu_engine_session_init(&s.sessions[i], &s.host, token != NULL ? &guarded : &ends);
     for (unsigned i = 0; i < STEPS_MAX && size >= 2; i++) {
         size_t len = data[1] < size - 2 ? data[1] : size - 2;
 
@@ -111,5 +114,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         mu_engine_session_leave(&s.sessions[i], false, s.now_ms);
     mu_engine_host_done(&s.host);
     EXPECT(s.budget.used == 0 && s.transit.used == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct mu_token token = { 0 };
+
+    mu_token_init(&token, mu_slice_str("correct horse battery staple"));
+    read_and_write(mu_slice(data, size));
+    run_program(data, size, NULL);
+    run_program(data, size, &token);
     return 0;
 }

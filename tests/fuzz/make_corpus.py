@@ -144,7 +144,7 @@ NET = {
     "long": "h" * 300 + ":80",
 }
 
-FRAME_TYPES = "HELLO ATTACH GRANT KEEP REVOKE LOAD UNWATCH RANGE TXN WELCOME DONE KVS EVENTS STALE".split()
+FRAME_TYPES = "HELLO ATTACH GRANT KEEP REVOKE LOAD UNWATCH RANGE TXN WELCOME DONE KVS EVENTS STALE CHALLENGE".split()
 
 
 def u32(number):
@@ -176,6 +176,7 @@ def kv(key, value, lease=0):
 SECRET = string(b"0123456789abcdef")
 NO_MARK, MARK = u64(0) + string(b"") + string(b""), u64(0) + string(b"n/1/killed") + string(b"{}")
 HELLO = frame("HELLO", u32(1), u32(1), string(b"job"), string(b"node"), string(b""))
+PROVEN = frame("HELLO", u32(1), u32(1), string(b"job"), string(b"node"), string(b"p" * 32))
 GRANT = frame("GRANT", u64(9), u32(5000), u32(1), SECRET)
 LOAD = frame("LOAD", u32(1), string(b"n"))
 TXN = frame("TXN", u32(1), u32(0) + u64(0) + string(b"n/1"), u32(1), put(b"n/1", b"v", 9), u32(1),
@@ -189,6 +190,8 @@ FRAMES = {
     "kvs": frame("KVS", u32(0), u64(3), u32(2), kv(b"a", b"1"), kv(b"b", b"", 9)),
     "events": frame("EVENTS", u32(1), u64(3), u32(2), u32(0) + u64(0) + kv(b"a", b"1"), u32(4) + u64(5000) + kv(b"b", b"")),
     "stale": frame("STALE", u32(1)),
+    "challenge": frame("CHALLENGE", string(b"0123456789abcdef" * 2)),
+    "program-proof": frame_step(0, 3, HELLO) + frame_step(0, 3, PROVEN) + frame_step(0, 3, GRANT) + frame_step(1, 3, PROVEN),
     "program-silent": frame_step(0, 3, HELLO) + frame_step(0, 3, GRANT) + frame_step(1, 3, HELLO) + frame_step(1, 3, LOAD)
     + frame_step(0, 3, TXN) + frame_step(0, 2, b"") + frame_step(0, 1, b"." * 50) + frame_step(0, 2, b""),
     "program-reset": frame_step(0, 3, HELLO) + frame_step(0, 3, GRANT) + frame_step(0, 3, TXN) + frame_step(0, 0, b"")

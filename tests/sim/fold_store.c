@@ -431,7 +431,7 @@ static void on_due(void *arg)
 
 static struct server *new_server(void)
 {
-    static const struct mu_engine_ends ends = { "the watcher", "10.0.0.2", "10.0.0.1" };
+    static const struct mu_engine_ends ends = { "the watcher", "10.0.0.2", "10.0.0.1", NULL };
     struct server *server = &servers[servers_count++];
     struct mu_engine_host_config config = { .node = "host",
                                             .seed = { mu_rng_next(&s->rng), mu_rng_next(&s->rng) },
@@ -786,7 +786,7 @@ static void server_gets(struct link *link, const struct segment *segment)
     struct mu_slice bytes = mu_slice(segment->bytes, segment->len);
     struct server *server = link->server;
     struct muster_error error = { .code = 0 };
-    static const struct mu_engine_ends ends = { "10.0.0.7:50000", "10.0.0.7", "10.0.0.1" };
+    static const struct mu_engine_ends ends = { "10.0.0.7:50000", "10.0.0.7", "10.0.0.1", NULL };
 
     if (!link->server_open) {
         if (!server->alive && s->up && link->client_open && !link->lossy)

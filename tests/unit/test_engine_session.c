@@ -8,7 +8,7 @@
 
 enum { SESSIONS = 4 };
 
-static const struct mu_engine_ends ends = { "10.0.0.9:77", "10.0.0.9", "10.0.0.1" };
+static const struct mu_engine_ends ends = { "10.0.0.9:77", "10.0.0.9", "10.0.0.1", NULL };
 
 struct client {
     struct mu_engine_session session;
@@ -19,6 +19,7 @@ struct client {
 
 struct scene {
     struct mu_budget budget, transit;
+    struct mu_engine_host_config config;
     struct mu_engine_host host;
     struct client clients[SESSIONS];
     uint64_t now_ms;
@@ -59,6 +60,9 @@ static void say_frame(struct scene *s, const struct mu_frame *frame)
         if (frame->last != 0)
             trace_add(&s->trace, " last %" PRIu32, frame->last);
         assert_int_equal(frame->code == 0, frame->text.len == 0);
+        break;
+    case MU_FRAME_CHALLENGE:
+        trace_add(&s->trace, " %.*s", (int)frame->nonce.len, frame->nonce.data);
         break;
     case MU_FRAME_KVS:
         trace_add(&s->trace, "%s at %" PRId64 ":", frame->more ? " more" : "", frame->revision - s->base);
@@ -130,13 +134,24 @@ static void turn(struct scene *s, uint64_t ms)
     mu_engine_host_turn(&s->host, until_ms, until_ms);
 }
 
+static const char *const nonces[] = { "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210",
+                                      "00000000000000000000000000000000", "11111111111111111111111111111111" };
+
+static void begin(struct scene *s, unsigned i)
+{
+    struct mu_engine_ends his = ends;
+
+    his.nonce = s->host.token != NULL ? nonces[i] : NULL;
+    mu_engine_session_init(&s->clients[i].session, &s->host, &his);
+}
+
 static void leave(struct scene *s, unsigned i, bool cut)
 {
     struct client *client = &s->clients[i];
 
     mu_engine_session_leave(&client->session, cut, s->now_ms);
     mu_buf_done(&client->heard);
-    mu_engine_session_init(&client->session, &s->host, &ends);
+    begin(s, i);
 }
 
 static struct mu_frame a_hello(void)
@@ -172,19 +187,18 @@ static struct mu_engine_op put_op(const char *key, uint64_t lease)
 static int setup(void **state)
 {
     struct scene *s = calloc(1, sizeof *s);
-    struct mu_engine_host_config config;
 
     if (s == NULL)
         return -1;
     s->now_ms = 1000;
     s->transit.max = s->budget.max = 64 << 20;
-    config = (struct mu_engine_host_config){ .budget = &s->budget,
-                                             .transit = &s->transit,
-                                             .random = { UINT64_MAX, 77 },
-                                             .node = "host1",
-                                             .send = on_send,
-                                             .drop = on_drop };
-    if (mu_engine_host_init(&s->host, &config) < 0)
+    s->config = (struct mu_engine_host_config){ .budget = &s->budget,
+                                                .transit = &s->transit,
+                                                .random = { UINT64_MAX, 77 },
+                                                .node = "host1",
+                                                .send = on_send,
+                                                .drop = on_drop };
+    if (mu_engine_host_init(&s->host, &s->config) < 0)
         return -1;
     s->base = mu_engine_revision(s->host.engine);
     mu_engine_host_turn(&s->host, s->now_ms, s->now_ms);
@@ -510,6 +524,125 @@ static void lost_changes_are_told_as_stale(void **state)
     assert_string_equal(heard(s, 0), "STALE 0");
 }
 
+/* ---- A token ---- */
+
+/* The host has one from now on, and each of its connections a nonce of its own. */
+static void use_token(struct scene *s, const struct mu_token *token)
+{
+    for (unsigned i = 0; i < SESSIONS; i++)
+        leave(s, i, false);
+    mu_engine_host_done(&s->host);
+    s->config.token = token;
+    assert_int_equal(mu_engine_host_init(&s->host, &s->config), 0);
+    mu_engine_host_turn(&s->host, s->now_ms, s->now_ms);
+    for (unsigned i = 0; i < SESSIONS; i++)
+        begin(s, i);
+}
+
+/* HELLO, with the proof that this token makes of such a nonce, run id and node. */
+static struct mu_frame a_proven_hello(const struct mu_token *token, const char *nonce, const char *run_id,
+                                      const char *node)
+{
+    static char proof[MU_TOKEN_PROOF_BYTES];
+    struct mu_frame frame = a_hello();
+
+    mu_token_prove(token, mu_slice_str(nonce), mu_slice_str(run_id), mu_slice_str(node), proof);
+    frame.proof = mu_slice(proof, sizeof proof);
+    return frame;
+}
+
+static const char welcomed[] = "WELCOME 1 v1 job by host1 at 10.0.0.1 to 10.0.0.9";
+
+static void a_node_with_the_token_is_let_in(void **state)
+{
+    struct scene *s = *state;
+    struct mu_token token = { 0 };
+
+    mu_token_init(&token, mu_slice_str("correct horse battery staple"));
+    use_token(s, &token);
+    assert_string_equal(ask(s, 0, a_hello()), "CHALLENGE 1 0123456789abcdef0123456789abcdef");
+    assert_string_equal(ask(s, 0, a_hello()), "CHALLENGE 1 0123456789abcdef0123456789abcdef");
+    assert_string_equal(ask(s, 0, a_proven_hello(&token, nonces[0], "job", "node3")), welcomed);
+    assert_true(mu_engine_has_job(s->host.engine, mu_slice_str("job")));
+    assert_string_equal(ask(s, 0, a_hello()), "DONE 1 code 9 at 0"); /* once */
+    use_token(s, NULL);
+    assert_string_equal(ask(s, 1, a_proven_hello(&token, nonces[1], "job", "node3")), welcomed); /* nobody asks */
+    use_token(s, NULL);
+}
+
+/* Not even that there is such a job. */
+static void a_node_without_the_token_does_and_learns_nothing(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("a", 0);
+    struct mu_token token = { 0 };
+
+    mu_token_init(&token, mu_slice_str("correct horse battery staple"));
+    use_token(s, &token);
+    assert_string_equal(ask(s, 0, a_proven_hello(&token, nonces[0], "job", "node3")), welcomed);
+    (void)ask(s, 0, a_put(&op, 3));
+    assert_string_equal(ask(s, 1, a_hello()), "CHALLENGE 1 fedcba9876543210fedcba9876543210");
+    assert_string_equal(ask(s, 1, a_grant(9)), "DONE 2 code 9 at 1");
+    assert_string_equal(ask(s, 1, a_put(&op, 3)), "DONE 3 code 9 at 1");
+    assert_string_equal(ask(s, 1, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 4 }), "DONE 4 code 9 at 1");
+    assert_string_equal(ask(s, 1, (struct mu_frame){ .type = MU_FRAME_RANGE, .id = 5, .prefix = true }),
+                        "DONE 5 code 9 at 1");
+    assert_string_equal(ask(s, 1, (struct mu_frame){ .type = MU_FRAME_ATTACH, .id = 6, .lease = 1 }),
+                        "DONE 6 code 9 at 1");
+    use_token(s, NULL);
+}
+
+static void a_wrong_proof_ends_the_connection(void **state)
+{
+    static const struct {
+        const char *token, *nonce, *run_id, *node;
+    } rows[] = {
+        { "correct horse battery stapla", "0123456789abcdef0123456789abcdef", "job", "node3" },
+        { "correct horse battery staple", "fedcba9876543210fedcba9876543210", "job",
+          "node3" }, /* of another connection */
+        { "correct horse battery staple", "0123456789abcdef0123456789abcdef", "job2", "node3" },
+        { "correct horse battery staple", "0123456789abcdef0123456789abcdef", "job", "node4" },
+        { "correct horse battery staple", "0123456789abcdef0123456789abcdef", "jobn", "ode3" },
+    };
+    struct scene *s = *state;
+    struct mu_token token = { 0 }, theirs = { 0 };
+
+    mu_token_init(&token, mu_slice_str("correct horse battery staple"));
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct muster_error error;
+        struct mu_buf out = { 0 };
+        struct mu_frame frame;
+
+        use_token(s, &token);
+        mu_token_init(&theirs, mu_slice_str(rows[i].token));
+        (void)ask(s, 0, a_hello());
+        frame = a_proven_hello(&theirs, rows[i].nonce, rows[i].run_id, rows[i].node);
+        assert_int_equal(mu_frame_write(&frame, &out, SIZE_MAX / 2), 0);
+        assert_int_equal(feed(s, 0, mu_buf_slice(&out), &error), MUSTER_EPROTOCOL);
+        assert_string_equal(error.text, "its token is another one than this store's");
+        assert_string_equal(heard(s, 0), "DONE 1 code 16 at 0"); /* it is told, too */
+        assert_false(mu_engine_has_job(s->host.engine, mu_slice_str("job")));
+        mu_buf_done(&out);
+    }
+    use_token(s, NULL);
+}
+
+static void a_will_needs_no_token(void **state)
+{
+    struct scene *s = *state;
+    struct mu_frame will = { .type = MU_FRAME_REVOKE, .id = 1, .lease = 9, .secret = mu_slice_str("0123456789abcdef") };
+    struct mu_token token = { 0 };
+
+    mu_token_init(&token, mu_slice_str("correct horse battery staple"));
+    use_token(s, &token);
+    (void)ask(s, 0, a_proven_hello(&token, nonces[0], "job", "node3"));
+    (void)ask(s, 0, a_grant(9));
+    assert_string_equal(ask(s, 1, will), "DONE 1 code 0 at 0");
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 3, .lease = 9 }),
+                        "DONE 3 code 5 at 0");
+    use_token(s, NULL);
+}
+
 /* ---- What ends a connection ---- */
 
 static void what_is_no_request_ends_the_connection(void **state)
@@ -610,6 +743,10 @@ int main(void)
         CASE(a_will_ends_a_lease_without_a_hello),
         CASE(a_will_leaves_a_mark),
         CASE(a_job_that_has_a_document_is_refused),
+        CASE(a_node_with_the_token_is_let_in),
+        CASE(a_node_without_the_token_does_and_learns_nothing),
+        CASE(a_wrong_proof_ends_the_connection),
+        CASE(a_will_needs_no_token),
         CASE(a_lease_moves_to_a_new_connection),
         CASE(any_frame_renews_a_lease),
         CASE(many_keys_come_in_several_frames),

@@ -15,9 +15,12 @@
 
 enum { T0 = 100000 };
 
+static const char nonce[MU_TOKEN_NONCE_BYTES + 1] = "0123456789abcdef0123456789abcdef";
+
 struct scene {
     struct mu_engine_store *store;
     const char *run_id;
+    const struct mu_token *token;
     uint64_t lease_ms;
     uint64_t now_ms;
     bool linked;                   /* as the driver would see it */
@@ -120,7 +123,9 @@ static void say_frame(const struct mu_frame *frame)
     switch (frame->type) {
     case MU_FRAME_HELLO:
         assert_true(mu_slice_equal(frame->run_id, mu_slice_str(sc.run_id)));
-        add("HELLO");
+        assert_true(frame->proof.len == 0 ||
+                    mu_token_accepts(sc.token, mu_slice_str(nonce), frame->run_id, frame->node, frame->proof));
+        add(frame->proof.len > 0 ? "HELLO with proof" : "HELLO");
         break;
     case MU_FRAME_GRANT:
         assert_true(frame->lease != 0);
@@ -368,7 +373,8 @@ static struct mu_engine_store *store_renewed(uint64_t renew_ms)
                                              .job_lease_ms = JOB_LEASE_MS,
                                              .renew_ms = renew_ms,
                                              .seed = 5,
-                                             .will_secret = "0123456789abcde" };
+                                             .will_secret = "0123456789abcde",
+                                             .token = sc.token };
 
     return mu_engine_store_new(&config);
 }
@@ -1497,9 +1503,139 @@ static void a_version_that_was_not_offered_is_refused(void **state)
     says("hang up");
 }
 
+/* ---- A token ---- */
+
+#define TOKEN_TEST(test) cmocka_unit_test_setup_teardown(test, begin_with_token, end)
+
+static struct mu_token token;
+
+static int begin_with_token(void **state)
+{
+    if (begin(state) != 0)
+        return -1;
+    mu_engine_store_free(sc.store);
+    mu_token_init(&token, mu_slice_str("correct horse battery staple"));
+    sc.token = &token;
+    sc.store = store_new();
+    return sc.store == NULL;
+}
+
+static void challenge(void)
+{
+    hear_frame(
+        (struct mu_frame){ .type = MU_FRAME_CHALLENGE, .id = sc.ids[MU_FRAME_HELLO], .nonce = mu_slice_str(nonce) });
+}
+
+static void a_node_proves_its_token_before_it_asks_for_anything(void **state)
+{
+    (void)state;
+    take(1);
+    load(2, MU_FOLD_JOB);
+    link_up();
+    says("connect; probe");
+    hear("\0", 1);
+    says("HELLO");
+    assert_state(MU_ENGINE_STORE_KNOCKING);
+    load(3, MU_FOLD_NODES);
+    says("");
+    challenge();
+    says("leased 1; HELLO with proof; GRANT; LOAD job/; LOAD nodes/");
+    welcome(77);
+    says("");
+    assert_state(MU_ENGINE_STORE_READY);
+}
+
+/* Each connection has a nonce of its own. */
+static void it_proves_it_again_to_attach_its_lease(void **state)
+{
+    (void)state;
+    take(1);
+    link_up();
+    hear("\0", 1);
+    challenge();
+    welcome(77);
+    answer(MU_FRAME_GRANT, MU_ENGINE_OK);
+    trace_begin(&sc.trace);
+    lose();
+    pass_to_deadline();
+    link_up();
+    hear("\0", 1);
+    says("connect; probe; HELLO");
+    challenge();
+    says("HELLO with proof; ATTACH");
+    welcome(77);
+    answer(MU_FRAME_ATTACH, MU_ENGINE_OK);
+    says("");
+    assert_state(MU_ENGINE_STORE_READY);
+}
+
+static void a_store_without_a_token_gets_nothing_of_a_job_with_one(void **state)
+{
+    (void)state;
+    load(2, MU_FOLD_JOB);
+    link_up();
+    hear("\0", 1);
+    trace_begin(&sc.trace);
+    welcome(77);
+    says("request failed 2 for good: " STORE
+         " has no token, and this node has one (token_file): it does not go on without; "
+         "hang up");
+    assert_state(MU_ENGINE_STORE_DOWN);
+}
+
+static void a_store_that_refuses_our_token_is_named(void **state)
+{
+    (void)state;
+    take(1);
+    load(2, MU_FOLD_JOB);
+    link_up();
+    hear("\0", 1);
+    challenge();
+    trace_begin(&sc.trace);
+    answer(MU_FRAME_HELLO, MU_ENGINE_UNAUTHENTICATED);
+    says("lease lost 1 for good: " STORE " refuses our token: it has another one; "
+         "request failed 2 for good: " STORE " refuses our token: it has another one; hang up");
+}
+
+static void a_store_that_wants_a_token_is_named(void **state)
+{
+    (void)state;
+    load(2, MU_FOLD_JOB);
+    link_up();
+    hear("\0", 1);
+    trace_begin(&sc.trace);
+    challenge();
+    says("request failed 2 for good: " STORE " wants a token (--rdzv-conf token_file=PATH); hang up");
+}
+
+static void challenges_that_make_no_sense_end_the_connection(void **state)
+{
+    static const struct {
+        bool again;
+        uint32_t id;
+        size_t len;
+    } rows[] = { { false, 0, 32 }, { false, 9, 32 }, { false, 1, 31 }, { false, 1, 0 }, { true, 2, 32 } };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        load(2, MU_FOLD_JOB);
+        link_up();
+        hear("\0", 1);
+        if (rows[i].again)
+            challenge();
+        trace_begin(&sc.trace);
+        hear_frame(
+            (struct mu_frame){ .type = MU_FRAME_CHALLENGE, .id = rows[i].id, .nonce = mu_slice(nonce, rows[i].len) });
+        says("hang up");
+        assert_state(MU_ENGINE_STORE_DOWN);
+        (void)end(NULL);
+        (void)begin_with_token(NULL);
+    }
+}
+
 /* ---- With a real engine ---- */
 
-static const struct mu_engine_ends ends = { "10.0.0.9:77", "10.0.0.9", "10.0.0.1" };
+static const struct mu_engine_ends ends = { "10.0.0.9:77", "10.0.0.9", "10.0.0.1", NULL };
 
 struct server {
     struct mu_budget budget, transit;
@@ -1947,6 +2083,12 @@ int main(void)
         TEST(no_transaction_is_lost_or_done_twice),
         TEST(memory_may_run_out_anywhere),
         TEST(the_will_ends_the_lease),
+        TOKEN_TEST(a_node_proves_its_token_before_it_asks_for_anything),
+        TOKEN_TEST(it_proves_it_again_to_attach_its_lease),
+        TOKEN_TEST(a_store_without_a_token_gets_nothing_of_a_job_with_one),
+        TOKEN_TEST(a_store_that_refuses_our_token_is_named),
+        TOKEN_TEST(challenges_that_make_no_sense_end_the_connection),
+        TEST(a_store_that_wants_a_token_is_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

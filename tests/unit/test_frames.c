@@ -74,6 +74,7 @@ static const struct mu_frame frames[] = {
     { .type = MU_FRAME_KVS, .id = 8, .more = true, .revision = 12, .kvs = kvs, .kvs_count = COUNT(kvs) },
     { .type = MU_FRAME_EVENTS, .watch = 1, .revision = 12, .changes = changes, .changes_count = COUNT(changes) },
     { .type = MU_FRAME_STALE, .watch = 1 },
+    { .type = MU_FRAME_CHALLENGE, .id = 1, .nonce = { "0123456789abcdef0123456789abcdef", 32 } },
 };
 
 static int written(const struct mu_frame *frame, struct mu_buf *out)

@@ -239,6 +239,104 @@ static void a_job_with_a_document_does_not_meet_in_the_engine(void **state)
     assert_int_equal(told(node).type, MU_FRAME_WELCOME);
 }
 
+/* ---- A token ---- */
+
+static int start_with_token(void **state)
+{
+    struct mu_server_offer guarded = offer;
+    struct mu_token token = { 0 };
+    int rc = start_scene(state);
+
+    mu_token_init(&token, mu_slice_str("correct horse battery staple"));
+    guarded.notes = "/muster.";
+    guarded.token = &token;
+    mu_server_offer_engine(((struct scene *)*state)->server, &guarded);
+    return rc;
+}
+
+/* Says HELLO, and takes the nonce that it is answered with. */
+static struct peer *knock(struct scene *s, char ret_nonce[static MU_TOKEN_NONCE_BYTES])
+{
+    struct peer *peer = meet(s, V);
+    struct mu_frame challenge;
+
+    ask(peer, "CHECK #1 (muster/engine/1)", "00");
+    tell(peer, hello);
+    challenge = told(peer);
+    assert_int_equal(challenge.type, MU_FRAME_CHALLENGE);
+    assert_int_equal(challenge.nonce.len, MU_TOKEN_NONCE_BYTES);
+    memcpy(ret_nonce, challenge.nonce.data, MU_TOKEN_NONCE_BYTES);
+    return peer;
+}
+
+static void prove(struct peer *peer, const char *text, const char nonce[static MU_TOKEN_NONCE_BYTES])
+{
+    struct mu_frame proven = hello;
+    struct mu_token token = { 0 };
+    char proof[MU_TOKEN_PROOF_BYTES];
+
+    mu_token_init(&token, mu_slice_str(text));
+    mu_token_prove(&token, mu_slice(nonce, MU_TOKEN_NONCE_BYTES), hello.run_id, hello.node, proof);
+    proven.proof = mu_slice(proof, sizeof proof);
+    tell(peer, proven);
+}
+
+static void who_proves_the_token_is_welcome(void **state)
+{
+    char nonce[MU_TOKEN_NONCE_BYTES];
+    struct peer *node = knock(*state, nonce);
+
+    prove(node, "correct horse battery staple", nonce);
+    assert_int_equal(told(node).type, MU_FRAME_WELCOME);
+    put(node, "n/1", 0);
+}
+
+static void who_has_another_token_is_told_and_cut_off(void **state)
+{
+    char nonce[MU_TOKEN_NONCE_BYTES];
+    struct peer *node = knock(*state, nonce);
+
+    prove(node, "a token that is not that one", nonce);
+    assert_done(node, MU_ENGINE_UNAUTHENTICATED);
+    hear_end(node);
+    assert_int_equal(lines_with("its token is another one than this store's"), 1);
+}
+
+static void a_proof_that_somebody_has_overheard_is_worth_nothing(void **state)
+{
+    struct scene *s = *state;
+    char nonce[MU_TOKEN_NONCE_BYTES], another[MU_TOKEN_NONCE_BYTES];
+    struct peer *node = knock(s, nonce), *thief = knock(s, another);
+
+    assert_memory_not_equal(nonce, another, sizeof nonce);
+    prove(node, "correct horse battery staple", nonce);
+    assert_int_equal(told(node).type, MU_FRAME_WELCOME);
+    prove(thief, "correct horse battery staple", nonce); /* the same bytes */
+    assert_done(thief, MU_ENGINE_UNAUTHENTICATED);
+    hear_end(thief);
+}
+
+/* Also before any node has come. Other keys are nobody's business. */
+static void documents_are_refused_and_told_of_once(void **state)
+{
+    struct scene *s = *state;
+    struct peer *stock = meet(s, V), *again = meet(s, V), *old = meet(s, L1), *note = meet(s, V), *other = meet(s, V);
+
+    say(stock, "COMPARE_SET (/torch.rendezvous.job) () (doc)");
+    hear_end(stock);
+    say(again, "COMPARE_SET (/torch.rendezvous.another) () (doc)");
+    hear_end(again);
+    say(old, "COMPARE_SET (/torch.rendezvous.job) () (doc)");
+    hear_end(old);
+    say(note, "SET (/muster.job/host) (x)");
+    hear_end(note);
+    assert_int_equal(lines_with("it writes the key '/torch.rendezvous.job', but this store has a token"), 1);
+    assert_int_equal(lines_with("but this store has a token"), 1);
+    ask(other, "ADD (torch) #1", "#1");
+    ask(other, "CHECK #1 (/torch.rendezvous.job)", "01");
+    ask(other, "CHECK #1 (muster/engine/1/job)", "00");
+}
+
 /* ---- Ends ---- */
 
 static void a_peer_that_hangs_up_has_a_moment_to_come_back(void **state)
@@ -665,6 +763,7 @@ static void many_nodes_hear_of_one_change(void **state)
         assert_change(nodes[i], "n/1", false, MU_ENGINE_DELETED);
 }
 
+#define GUARDED(test) cmocka_unit_test_setup_teardown(test, start_with_token, end_scene)
 #define OFFERED(test) cmocka_unit_test_setup_teardown(test, start_offering, end_scene)
 
 static int forget_last_frame(void **state)
@@ -685,6 +784,10 @@ int main(void)
         OFFERED(the_welcome_says_who_is_who),
         OFFERED(who_asks_for_the_document_of_a_job_in_the_engine_is_refused_and_told_of_once),
         OFFERED(a_job_with_a_document_does_not_meet_in_the_engine),
+        GUARDED(who_proves_the_token_is_welcome),
+        GUARDED(who_has_another_token_is_told_and_cut_off),
+        GUARDED(a_proof_that_somebody_has_overheard_is_worth_nothing),
+        GUARDED(documents_are_refused_and_told_of_once),
         OFFERED(a_peer_that_hangs_up_has_a_moment_to_come_back),
         OFFERED(silence_ends_a_lease),
         OFFERED(a_will_from_a_stranger_ends_a_lease),

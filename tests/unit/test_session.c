@@ -1186,6 +1186,46 @@ static void nobody_writes_the_document_of_a_job_in_the_engine(void **state)
     mu_engine_free(engine);
 }
 
+/* Of any job, before there is an engine. Others' keys are free. */
+static void where_jobs_have_a_token_nobody_writes_documents(void **state)
+{
+    static const struct {
+        const char *request;
+        bool refused;
+    } rows[] = {
+        { "SET (/doc.job) (x)", true },
+        { "COMPARE_SET (/doc.job) () (x)", true },
+        { "ADD (/doc.) #1", true },
+        { "APPEND (/doc.job) (x)", true },
+        { "MULTI_SET #2 (/a) (x) (/doc.job) (x)", true },
+        { "QUEUE_PUSH (/doc.job) (x)", true },
+        { "SET (/note.job/host) (x)", true },
+        { "COMPARE_SET (/note.job/host) () (x)", true },
+        { "COMPARE_SET (/note.job/host) () ()", true },
+        { "COMPARE_SET (/note.job/host) (x) (y)", true },
+        { "COMPARE_SET (/note.job/host) (x) (x)", false }, /* a question */
+        { "COMPARE_SET (/doc.job) (x) (x)", true },
+        { "SET (/do) (x)", false },
+        { "SET (/noted) (x)", false },
+        { "CHECK #1 (/doc.job)", false },
+    };
+    struct scene *s = *state;
+
+    s->service.offers_engine = true;
+    s->service.documents = "/doc.";
+    mu_service_close_documents(&s->service, "/note.");
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        joins(s, 4, MU_DIALECT_V);
+        assert_int_equal(says(s, 4, rows[i].request) < 0, rows[i].refused);
+        assert_int_equal(s->peers[4].session.strayed, rows[i].refused);
+        assert_true(!rows[i].refused ||
+                    strstr(s->err.text, "but this store has a token: its jobs meet in the engine alone") != NULL);
+        leaves(s, 4);
+    }
+    assert_asks(s, 0, "CHECK #1 (/doc.job)", "01");
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "00"); /* so that a node without the engine gives up */
+}
+
 static void it_can_be_asked_whether_a_job_meets_in_the_engine(void **state)
 {
     struct mu_engine_peer node;
@@ -1254,6 +1294,7 @@ int main(void)
         test(a_long_wait_there_is_no_room_for_is_refused_and_given_back),
         test(nobody_writes_the_document_of_a_job_in_the_engine),
         test(it_can_be_asked_whether_a_job_meets_in_the_engine),
+        test(where_jobs_have_a_token_nobody_writes_documents),
         cmocka_unit_test(a_conversation_survives_any_allocation_that_fails),
     };
 
