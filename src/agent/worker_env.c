@@ -100,6 +100,14 @@ static bool is_own(const struct block *block, const char *var)
     return false;
 }
 
+/* Workers have no use for the token of their job, nor for where it is. */
+static bool is_launchers(const char *variable)
+{
+    static const char token_file[] = "MUSTER_TOKEN_FILE=";
+
+    return strncmp(variable, token_file, sizeof token_file - 1) == 0;
+}
+
 char **mu_worker_environment(const struct mu_worker_job *job, const struct mu_agent_worker *worker,
                              const char *const *inherited, bool own_only)
 {
@@ -117,7 +125,7 @@ char **mu_worker_environment(const struct mu_worker_job *job, const struct mu_ag
     block.count = 0;
     put_own(&block, job, worker, inherited);
     for (used = block.count; !own_only && *inherited != NULL; inherited++) {
-        if (!is_own(&block, *inherited))
+        if (!is_own(&block, *inherited) && !is_launchers(*inherited))
             block.vars[used++] = *inherited;
     }
     block.vars[used] = NULL;

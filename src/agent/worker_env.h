@@ -30,8 +30,9 @@ struct mu_worker_job {
 /* Whether the rendezvous is told to speak to PyTorch 1.13: the option `dialect`. */
 bool mu_worker_is_for_1_13(const struct muster_rdzv_params *params);
 
-/* `inherited` (NULL-terminated; its texts are borrowed) with a worker's variables on top, for execve(). `own_only`:
- * what is put on top, without the rest. One block of memory for free(); NULL: there is none. */
+/* `inherited` (NULL-terminated; its texts are borrowed) with a worker's variables on top, and without the launcher's
+ * MUSTER_TOKEN_FILE, for execve(). `own_only`: what is put on top, without the rest. One block of memory for free();
+ * NULL: there is none. */
 char **mu_worker_environment(const struct mu_worker_job *job, const struct mu_agent_worker *worker,
                              const char *const *inherited, bool own_only);
 

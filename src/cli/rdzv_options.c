@@ -2,6 +2,7 @@
 #include "cli/rdzv_options.h"
 
 #include "base/error.h"
+#include "handler/engine_params.h"
 #include "handler/etcd_params.h"
 #include "handler/handler.h"
 
@@ -123,6 +124,10 @@ static int make_params(const struct mu_rdzv_words *words, int64_t nodes_min, int
     if (rc == 0 && words->conf != NULL) {
         step = "option '--rdzv-conf': ";
         rc = muster_rdzv_params_set_options(params, words->conf, &error);
+    }
+    if (rc == 0) {
+        step = "";
+        rc = mu_engine_take_token_file(params, getenv("MUSTER_TOKEN_FILE"), &error);
     }
     if (rc == 0 && words->bind != NULL) {
         step = "option '--bind': ";

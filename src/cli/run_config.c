@@ -6,6 +6,7 @@
 #include "base/number.h"
 #include "cli/nproc.h"
 #include "cli/uuid.h"
+#include "handler/engine_params.h"
 #include "handler/etcd_params.h"
 #include "handler/handler.h"
 
@@ -447,6 +448,8 @@ static int set_rdzv_options(struct maker *m, struct muster_error *reterr)
         rc = muster_rdzv_params_set_bool(params, "use_agent_store", false, reterr);
     if (rc == 0)
         rc = muster_rdzv_params_set_options(params, m->options->rdzv_conf, reterr);
+    if (rc == 0 && !m->config->is_standalone) /* else no other node can come */
+        rc = mu_engine_take_token_file(params, variable(m, "MUSTER_TOKEN_FILE"), reterr);
     if (rc == 0 && m->options->bind != NULL)
         rc = muster_rdzv_params_set_text(params, "bind", m->options->bind, reterr);
     if (rc == 0 && m->options->allow != NULL)

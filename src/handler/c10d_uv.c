@@ -37,6 +37,7 @@ struct c10d {
     void *alone_ctx;
     /* Where the job meets in the engine. */
     struct mu_engine_params engine;
+    struct mu_token token;
     struct mu_fold_uv fold;   /* its machine is NULL while it is not known that it does */
     struct mu_part_self self; /* its role is NULL: nobody was introduced */
     char *role;
@@ -189,6 +190,7 @@ static int start_client(struct c10d *c, const char *endpoint, struct muster_erro
         .job_lease_ms = c->engine.job_lease_ms,
         .renew_ms = mu_engine_renew_ms(c->engine.fence_s),
         .seed = c->dynamic.seed++,
+        .token = c->token.is_there ? &c->token : NULL,
     };
     int rc = mu_random(config.will_secret, sizeof config.will_secret, reterr);
 
@@ -267,7 +269,9 @@ static void listen_for_nodes(struct c10d *c)
     struct muster_store_server_config config;
     char node[MU_NODE_TEXT_MAX];
     struct mu_server_offer offer = { .node = mu_node_text(&shell_of(c)->me, node),
-                                     .documents = "/" MU_KV_C10D_DOCUMENTS };
+                                     .documents = "/" MU_KV_C10D_DOCUMENTS,
+                                     .notes = "/" MU_KV_C10D_NOTES,
+                                     .token = c->token.is_there ? &c->token : NULL };
     struct muster_error error;
 
     mu_bind_ask_known(bind, c->host, c->addrs, c->addrs_count, c->dynamic.config.local_addr, &plan);
@@ -515,6 +519,23 @@ static const struct mu_handler_ops agent_ops = {
 
 /* ---- Parameters ---- */
 
+static int read_token(const struct muster_rdzv_params *params, struct mu_token *ret_token, struct muster_error *reterr)
+{
+    struct muster_value value;
+    int rc;
+
+    if (!muster_rdzv_params_get(params, "token_file", &value))
+        return 0;
+    rc = value.kind != MUSTER_VALUE_TEXT ? mu_fail(reterr, MUSTER_EINVAL, "it is not text")
+                                         : mu_token_read(value.text, ret_token, reterr);
+    return rc < 0 ? mu_wrap(reterr, rc, "option 'token_file'") : 0;
+}
+
+static void forget(struct mu_dynamic *d)
+{
+    mu_token_wipe(&((struct c10d *)d)->token);
+}
+
 static int read_params(struct mu_dynamic *d, const struct muster_rdzv_params *params, struct mu_dynamic_config *config,
                        struct muster_error *reterr)
 {
@@ -524,10 +545,13 @@ static int read_params(struct mu_dynamic *d, const struct muster_rdzv_params *pa
 
     if (rc == 0)
         rc = mu_engine_params_read(params, config, host.engine, &c->engine, reterr);
+    if (rc == 0)
+        rc = read_token(params, &c->token, reterr);
     if (rc < 0)
         return rc;
     config->endpoint = c->endpoint;
     config->store_host = c->host;
+    host.token = c->token.is_there;
     mu_host_init(&c->machine, &host);
     d->shell.accepted_on = accepted_on;
     return 0;
@@ -539,6 +563,7 @@ static const struct mu_finder_ops finder = { .size = sizeof(struct c10d),
                                              .read = read_params,
                                              .find = find,
                                              .on_time = on_time,
+                                             .forget = forget,
                                              .last = last };
 
 int mu_c10d_start(struct uv_loop_s *loop, const struct muster_rdzv_params *params, muster_rdzv_listener *listener,

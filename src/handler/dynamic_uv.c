@@ -303,6 +303,8 @@ void mu_dynamic_destroy(struct mu_shell *shell)
     mu_rdzv_free(d->rdzv);
     mu_boot_uv_done(&shell->boot);
     mu_arena_done(&d->texts);
+    if (d->finder != NULL && d->finder->forget != NULL)
+        d->finder->forget(d);
     free(d);
 }
 

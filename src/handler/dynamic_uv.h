@@ -21,6 +21,7 @@ struct mu_finder_ops { /* a constant */
                 struct muster_error *reterr);
     void (*find)(struct mu_dynamic *d);    /* from the loop; ends with mu_dynamic_run() or mu_dynamic_fail() */
     void (*on_time)(struct mu_dynamic *d); /* perhaps shell.also_ms has come. May be NULL */
+    void (*forget)(struct mu_dynamic *d);  /* it is about to be freed: wipes secrets. May be NULL */
     void (*last)(struct mu_dynamic *d);    /* the rest is closed: closes what is left, mu_shell_drop(). May be NULL */
 };
 

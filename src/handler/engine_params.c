@@ -52,9 +52,23 @@ int mu_engine_check_nodes(const struct mu_rdzv_settings *settings, struct muster
                    settings->nodes_min, MU_FOLD_MEMBERS_MAX);
 }
 
+int mu_engine_take_token_file(struct muster_rdzv_params *params, const char *path, struct muster_error *reterr)
+{
+    char word[MU_RDZV_WORD_MAX];
+    int rc;
+
+    if (path == NULL || path[0] == '\0' || strcmp(muster_rdzv_params_backend(params), "c10d") != 0 ||
+        is_given(params, "token_file"))
+        return 0;
+    rc = mu_rdzv_word_from_params(params, "engine", "off", word, reterr);
+    if (rc == 0 && strcmp(word, "on") != 0)
+        return mu_fail(reterr, MUSTER_EINVAL, "MUSTER_TOKEN_FILE is set, and a token needs --rdzv-conf engine=on");
+    return rc == 0 ? muster_rdzv_params_set_text(params, "token_file", path, reterr) : rc;
+}
+
 static int need_engine(const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
-    static const char *const keys[] = { "fence", "restart_window" };
+    static const char *const keys[] = { "fence", "restart_window", "token_file" };
 
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (is_given(params, keys[i]))

@@ -29,6 +29,10 @@ int mu_engine_window_from_params(const struct muster_rdzv_params *params, uint64
 /* MUSTER_EINVAL: no world takes the smallest number of nodes. */
 int mu_engine_check_nodes(const struct mu_rdzv_settings *settings, struct muster_error *reterr);
 
+/* A path from the environment (MUSTER_TOKEN_FILE; NULL or empty: it is not set) as the option token_file, which wins if
+ * it is given, too. Only c10d has tokens. MUSTER_EINVAL: there is a path, and no engine=on. */
+int mu_engine_take_token_file(struct muster_rdzv_params *params, const char *path, struct muster_error *reterr);
+
 /* Of a muster store's engine. The lease is as long as the silence after which a node counts as dead, if the user has
  * said how long that is. `engine` false: MUSTER_EINVAL for options that need it. */
 int mu_engine_params_read(const struct muster_rdzv_params *params, const struct mu_dynamic_config *dynamic, bool engine,

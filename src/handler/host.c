@@ -484,6 +484,16 @@ static void probing(struct mu_host *h, const struct mu_host_event *event, struct
     }
     if (event->type != MU_HOST_ON_PROBED)
         return;
+    if (!event->in_engine && h->config.token) {
+        add(out, MU_HOST_DO_DISCONNECT);
+        (void)mu_fail(
+            &h->error, MUSTER_ERDZV_CONNECTION,
+            "a job with a token (token_file) meets in the engine alone, and the store at %s has no engine, or "
+            "another node of this job has begun with a document there",
+            mu_host_dial_endpoint(h, endpoint));
+        fail(h, out);
+        return;
+    }
     if (event->in_engine)
         add(out, MU_HOST_DO_DISCONNECT); /* it speaks frames from here on, and the engine's client has its own */
     else
@@ -507,7 +517,7 @@ static void found(struct mu_host *h, const struct mu_host_event *event, struct m
 void mu_host_init(struct mu_host *h, const struct mu_host_config *config)
 {
     assert(config->port != 0 || config->rule != MU_HOST_NEVER);
-    assert(config->patience_ms > 0);
+    assert(config->patience_ms > 0 && (config->engine || !config->token));
     *h = (struct mu_host){ .config = *config, .state = MU_HOST_IDLE };
 }
 

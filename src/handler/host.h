@@ -30,8 +30,8 @@
  * - A port of ours that is taken, but where no store answers, may become free, so it is tried again. Its host may have
  *   bound loopback only, so every other try goes there. What answers and is no store ends the search at once.
  * - A job meets in a document of the store, or in its engine. A store without an engine, or with a document of this
- *   job, is used for a document also with engine=on. A job that meets in the engine is refused to a node with
- *   engine=off.
+ *   job, is used for a document also with engine=on, unless there is a token. A job that meets in the engine is refused
+ *   to a node with engine=off.
  * - A store counts as found when it has said who hosts it. From then on the node can tell a host that was killed from
  *   a store that is away. If the connection is lost before that, the search goes on after a pause (PAUSING). */
 #ifndef MU_HANDLER_HOST_H
@@ -148,6 +148,7 @@ struct mu_host_config {
     uint16_t port;    /* 0: any, of the node that hosts */
     enum mu_host_rule rule;
     bool engine;          /* the option: jobs of muster nodes meet in the engine, if they can */
+    bool token;           /* ... and this one nowhere else: a document would be open to everybody */
     uint64_t patience_ms; /* for all of it */
     bool others;          /* nodes of other machines are expected */
     bool warn_loopback;   /* ... and would have to come to the endpoint's addresses */

@@ -43,6 +43,7 @@ static const struct {
     { "store_type", C10D, ETCD_V3 },
     { "is_host", C10D, ETCD_V3 },
     { "engine", C10D, ETCD_V3 },
+    { "token_file", C10D, 0 },
     { "store_lost_timeout", C10D, ETCD_V2 | ETCD_V3 },
     { "use_libuv", 0, C10D }, /* PyTorch 2.2 to 2.5 choose the store's server with it; ours has only one */
     { "lease", ETCD_V3, 0 },

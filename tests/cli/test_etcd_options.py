@@ -111,12 +111,13 @@ def test_the_page_has_the_options_of_the_manual_and_their_defaults():
 
 
 def test_nothing_but_the_commands_reads_the_environment():
-    """And they read one variable for the rendezvous, which both manuals have."""
+    """And they read two variables for the rendezvous, which both manuals have."""
     for layer in ("base", "rdzv", "store", "kv", "handler"):
         for path in (ROOT / "src" / layer).glob("*.c"):
             assert "getenv" not in path.read_text(), path
     for name in ("muster-join", "muster-run"):
-        assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in (ROOT / "docs" / "man" / f"{name}.1.scd").read_text()
+        page = (ROOT / "docs" / "man" / f"{name}.1.scd").read_text()
+        assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in page and "MUSTER_TOKEN_FILE" in page
 
 
 # ---- What is wrong ----

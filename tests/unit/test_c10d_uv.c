@@ -538,6 +538,105 @@ static void where_others_meet_in_a_document_so_do_we(void **state)
     }
 }
 
+/* ---- A token ---- */
+
+static char token_paths[2][32], with_token[2][192];
+
+/* Two files, and the options that name them. */
+static int make_tokens(void **state)
+{
+    static const char *const texts[] = { "correct horse battery staple\n", "a token that is not that one\n" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        int fd;
+
+        (void)snprintf(token_paths[i], sizeof token_paths[i], "%s", "/tmp/muster_token_XXXXXX");
+        fd = mkstemp(token_paths[i]);
+        if (fd < 0 || write(fd, texts[i], strlen(texts[i])) < 0)
+            return -1;
+        (void)close(fd);
+        (void)snprintf(with_token[i], sizeof with_token[i], ENGINE ",token_file=%s", token_paths[i]);
+    }
+    return 0;
+}
+
+static int remove_tokens(void **state)
+{
+    (void)state;
+    return unlink(token_paths[0]) | unlink(token_paths[1]);
+}
+
+/* The first node is the host. */
+static void nodes_with_one_token_meet_and_others_are_refused(void **state)
+{
+    static const struct {
+        size_t token; /* 2: none */
+        const char *why;
+    } others[] = { { 1, " refuses our token: it has another one" },
+                   { 2, " wants a token (--rdzv-conf token_file=PATH)" } };
+    struct scene s;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(others); i++) {
+        begin(&s);
+        assert_int_equal(start(&s, 0, endpoint_of("localhost", 0), with_token[0], 2, NULL), 0);
+        ASK(&s.nodes[0], join);
+        RUN_UNTIL(&s, logged_hostings > 0);
+        assert_int_equal(start(&s, 2, endpoint_of("localhost", logged_port),
+                               others[i].token < 2 ? with_token[others[i].token] : ENGINE, 2, NULL),
+                         0);
+        ASK(&s.nodes[2], join);
+        RUN_UNTIL(&s, s.nodes[2].told[MUSTER_RDZV_FAILED] > 0);
+        assert_non_null(strstr(s.nodes[2].error.text, others[i].why));
+        assert_int_equal(start(&s, 1, endpoint_of("localhost", logged_port), with_token[0], 2, NULL), 0);
+        ASK(&s.nodes[1], join);
+        RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0 && s.nodes[1].told[MUSTER_RDZV_JOINED] > 0);
+        assert_int_equal(s.nodes[0].world_size, 2);
+        end(&s);
+    }
+}
+
+static void a_node_with_a_token_does_not_go_on_without(void **state)
+{
+    const struct muster_store_server_config config = { .size = sizeof config, .host = "127.0.0.1" };
+    struct scene s;
+
+    (void)state;
+    for (unsigned offers = 0; offers < 2; offers++) {
+        begin(&s);
+        if (offers == 1)
+            serve_engine(&s);
+        else
+            assert_int_equal(mu_server_start_as(&s.loop, &config, &s.server, NULL), 0);
+        assert_int_equal(start(&s, 0, served(&s), with_token[0], 1, NULL), 0);
+        ASK(&s.nodes[0], join);
+        RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_FAILED] > 0);
+        assert_non_null(
+            strstr(s.nodes[0].error.text, offers == 1 ? " has no token, and this node has one (token_file)"
+                                                      : "a job with a token (token_file) meets in the engine alone"));
+        assert_int_equal(logged_documents, 0);
+        end(&s);
+    }
+}
+
+static void a_token_that_cannot_be_used_is_an_error_at_once(void **state)
+{
+    struct muster_error error;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, endpoint_of("localhost", 0), "engine=on,token_file=/no/such/file", 1, &error),
+                     MUSTER_ESYSTEM);
+    assert_non_null(strstr(error.text, "option 'token_file': read the token: file '/no/such/file': No such file"));
+    assert_int_equal(chmod(token_paths[1], 0640), 0);
+    assert_int_equal(start(&s, 0, endpoint_of("localhost", 0), with_token[1], 1, &error), MUSTER_EINVAL);
+    assert_non_null(strstr(error.text, "its mode is 0640"));
+    assert_int_equal(chmod(token_paths[1], 0600), 0);
+    end(&s);
+}
+
 /* ---- A port that is taken ---- */
 
 static void a_port_taken_by_a_store_is_joined(void **state)
@@ -900,6 +999,9 @@ int main(void)
         cmocka_unit_test(a_host_with_an_engine_meets_others_there),
         cmocka_unit_test(nodes_lose_leave_and_join_again_in_the_engine),
         cmocka_unit_test(a_store_that_offers_its_engine_is_used),
+        cmocka_unit_test_setup_teardown(nodes_with_one_token_meet_and_others_are_refused, make_tokens, remove_tokens),
+        cmocka_unit_test_setup_teardown(a_node_with_a_token_does_not_go_on_without, make_tokens, remove_tokens),
+        cmocka_unit_test_setup_teardown(a_token_that_cannot_be_used_is_an_error_at_once, make_tokens, remove_tokens),
         cmocka_unit_test(a_node_without_the_engine_does_not_make_a_second_job),
         cmocka_unit_test(where_others_meet_in_a_document_so_do_we),
         cmocka_unit_test(a_port_taken_by_a_store_is_joined),

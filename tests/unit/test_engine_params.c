@@ -3,6 +3,8 @@
 #include "pure.h"
 #include "store/engine.h"
 
+#include <stdio.h>
+
 static struct mu_engine_params engine;
 static struct muster_error error;
 
@@ -59,6 +61,7 @@ static void fence_and_window_are_the_engines(void **state)
         { "fence=4,restart_window=60", true, 0, NULL },
         { "fence=4", false, MUSTER_EINVAL, "option 'fence' needs engine=on" },
         { "restart_window=60", false, MUSTER_EINVAL, "option 'restart_window' needs engine=on" },
+        { "token_file=/t", false, MUSTER_EINVAL, "option 'token_file' needs engine=on" },
         { "fence=0", true, MUSTER_EINVAL, "fence" },
         { "fence=86401", true, MUSTER_EINVAL, "fence" },
         { "restart_window=x", true, MUSTER_EINVAL, "restart_window" },
@@ -103,11 +106,43 @@ static void the_machine_is_told_all_of_it(void **state)
     assert_int_equal(mu_engine_fold_config(&engine, &settings, &me, somebody).id, 17);
 }
 
+static const char *token_file_of(const char *backend, const char *options, const char *path)
+{
+    static char text[sizeof error.text];
+    struct muster_rdzv_params *params = NULL;
+    struct muster_value value;
+
+    assert_int_equal(muster_rdzv_params_new(backend, "h", "job", 1, 1, NULL, &params, NULL), 0);
+    assert_int_equal(muster_rdzv_params_set_options(params, options, NULL), 0);
+    if (mu_engine_take_token_file(params, path, &error) < 0)
+        (void)snprintf(text, sizeof text, "%s", error.text);
+    else
+        (void)snprintf(text, sizeof text, "%s",
+                       muster_rdzv_params_get(params, "token_file", &value) ? value.text : "none");
+    muster_rdzv_params_free(params);
+    return text;
+}
+
+static void a_token_file_may_come_from_the_environment(void **state)
+{
+    (void)state;
+    assert_string_equal(token_file_of("c10d", "engine=on", "/t"), "/t");
+    assert_string_equal(token_file_of("c10d", "engine= ON", "/t"), "/t");
+    assert_string_equal(token_file_of("c10d", "engine=on,token_file=/mine", "/t"), "/mine");
+    assert_string_equal(token_file_of("c10d", "engine=on", NULL), "none");
+    assert_string_equal(token_file_of("c10d", "engine=on", ""), "none");
+    assert_string_equal(token_file_of("c10d", "", ""), "none");
+    assert_string_equal(token_file_of("etcd-v3", "", "/t"), "none"); /* which has its own ways */
+    assert_string_equal(token_file_of("c10d", "", "/t"),
+                        "MUSTER_TOKEN_FILE is set, and a token needs --rdzv-conf engine=on");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_lease_is_the_silence_that_the_user_allows),
         cmocka_unit_test(fence_and_window_are_the_engines),
+        cmocka_unit_test(a_token_file_may_come_from_the_environment),
         cmocka_unit_test(a_world_has_so_many_members_and_no_more),
         cmocka_unit_test(the_machine_is_told_all_of_it),
     };

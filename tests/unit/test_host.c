@@ -484,6 +484,22 @@ static void with_the_engine_each_state_goes_on_as_it_should(void **state)
     }
 }
 
+static void a_job_with_a_token_never_meets_in_a_document(void **state)
+{
+    struct mu_host h = engine_host();
+
+    (void)state;
+    h.config.token = true;
+    assert_string_equal(
+        play(&h, "start-foreign connected answered without", 0),
+        "disconnect, fail (a job with a token (token_file) meets in the engine alone, and the store at "
+        "node7:29400 has no engine, or another node of this job has begun with a document there) -> idle");
+    h = engine_host();
+    h.config.token = true;
+    assert_string_equal(play(&h, "start-foreign connected answered offered", 0),
+                        "disconnect, " USING("node7:29400") "use engine -> found");
+}
+
 static void an_address_with_colons_has_brackets_before_its_port(void **state)
 {
     struct mu_host h = engine_host();
@@ -788,6 +804,7 @@ int main(void)
         cmocka_unit_test(a_store_that_goes_before_it_says_who_hosts_it_is_not_found),
         cmocka_unit_test(a_host_that_is_killed_while_it_is_asked_may_be_replaced_by_us),
         cmocka_unit_test(with_the_engine_each_state_goes_on_as_it_should),
+        cmocka_unit_test(a_job_with_a_token_never_meets_in_a_document),
         cmocka_unit_test(an_address_with_colons_has_brackets_before_its_port),
         cmocka_unit_test(a_probe_that_is_lost_is_made_again),
         cmocka_unit_test(a_node_without_the_engine_is_told_that_the_others_have_it),

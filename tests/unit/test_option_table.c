@@ -34,7 +34,7 @@ static void options_that_pytorch_knows_are_accepted(void **state)
         { "c10d", "join_timeout=1,last_call_timeout=1,close_timeout=1,heartbeat_timeout=1,keep_alive_interval=1,"
                   "keep_alive_max_attempt=1,read_timeout=1,is_host=1,store_type=tcp,use_libuv=1,timeout=1,"
                   "store_lost_timeout=1" },
-        { "c10d", "engine=on,fence=1,restart_window=1" },
+        { "c10d", "engine=on,fence=1,restart_window=1,token_file=f" },
         { "etcd-v2",
           "join_timeout=1,last_call_timeout=1,close_timeout=1,heartbeat_timeout=1,keep_alive_interval=1,"
           "keep_alive_max_attempt=1,read_timeout=1,protocol=http,ssl_cert=c,ssl_cert_key=k,ca_cert=a,timeout=1" },

@@ -342,7 +342,7 @@ static void a_worker_gets_every_variable(void **state)
     char **vars;
 
     (void)state;
-    scene_config(&scene, LINE "--no-python|/bin/sh", "MINE=kept");
+    scene_config(&scene, LINE "--rdzv-conf=engine=on|--no-python|/bin/sh", "MUSTER_TOKEN_FILE=/t|MINE=kept");
     vars = mu_run_environment(scene.config, &worker, false);
     for (size_t i = 0; i < COUNT(rows); i++) {
         const char *value = mu_run_variable(vars, rows[i][0]);
