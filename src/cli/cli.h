@@ -84,8 +84,9 @@ struct mu_startup;
 /* `program` is what it was called as: "muster run", "torchrun". `is_launch`: with the older command's --use-env. */
 int mu_cmd_run(const char *program, bool is_launch, const struct mu_startup *startup, char **argv);
 
-/* The server's half: prints one line when it listens, returns when a signal has ended it. */
-int mu_cmd_store_serve(const struct muster_store_server_config *config);
+/* The server's half: prints one line when it listens, returns when a signal has ended it. `token_file`: that the nodes
+ * of its jobs have to have; NULL: none. */
+int mu_cmd_store_serve(const struct muster_store_server_config *config, const char *token_file);
 /* The client's half: argv[0] is "get", "set", ... */
 int mu_cmd_store_client(char **argv);
 

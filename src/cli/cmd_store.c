@@ -27,6 +27,9 @@ static const char help[] = "muster store: a key-value store that speaks PyTorch'
                            "  --allow CIDR         accept connections only from this network, for example\n"
                            "                       10.0.0.0/8 or fd00::/8; may be repeated (default: from\n"
                            "                       everywhere)\n"
+                           "  --token-file PATH    jobs of 'muster run' at this store need the token in this\n"
+                           "                       file, of 16 to 1024 bytes, which only its owner may\n"
+                           "                       read; see docs/SECURITY.md\n"
                            "  --dialect D          how to read clients older than 2.2: auto, 1.13 or 2.1\n"
                            "                       (default: auto)\n"
                            "\n"
@@ -96,7 +99,7 @@ struct asked {
     struct muster_store_server_config config;
     struct mu_option_list allow;
     int port, listen_fd; /* -1: not given */
-    const char *log_level;
+    const char *token_file, *log_level;
     bool help;
 };
 
@@ -108,6 +111,7 @@ const struct mu_option mu_store_options[] = {
     { "listen-fd", MU_OPTION_INT, AT(listen_fd), NULL },
     { "dialect", MU_OPTION_TEXT, AT(config.dialect), "{auto,1.13,2.1}" },
     { "allow", MU_OPTION_LIST, AT(allow), NULL },
+    { "token-file", MU_OPTION_TEXT, AT(token_file), NULL },
     { "key-bytes", MU_OPTION_BYTES, AT(config.limits.key_bytes), NULL },
     { "value-bytes", MU_OPTION_BYTES, AT(config.limits.value_bytes), NULL },
     { "keys", MU_OPTION_COUNT, AT(config.limits.keys), NULL },
@@ -143,7 +147,7 @@ static int serve(char **argv)
     else
         config->port = config->use_listen_fd ? 0 : MUSTER_STORE_PORT; /* 0: whatever port the socket has */
     rc = check_config(config);
-    return rc != MU_EXIT_OK ? rc : mu_cmd_store_serve(config);
+    return rc != MU_EXIT_OK ? rc : mu_cmd_store_serve(config, asked.token_file);
 }
 
 int mu_cmd_store(char **argv)

@@ -32,9 +32,18 @@ static void on_signal(void *ctx, int signum)
 }
 
 /* For jobs with engine=on. No node of theirs hosts this store. */
-static const struct mu_server_offer offer = { .node = "", .documents = "/" MU_KV_C10D_DOCUMENTS };
+static void offer_engine(struct mu_server *server, const struct mu_token *token)
+{
+    const struct mu_server_offer offer = { .node = "",
+                                           .documents = "/" MU_KV_C10D_DOCUMENTS,
+                                           .notes = "/" MU_KV_C10D_NOTES,
+                                           .token = token->is_there ? token : NULL };
 
-static int start(uv_loop_t *loop, const struct muster_store_server_config *config, struct serve *serve)
+    mu_server_offer_engine(server, &offer);
+}
+
+static int start(uv_loop_t *loop, const struct muster_store_server_config *config, const struct mu_token *token,
+                 struct serve *serve)
 {
     struct muster_error error = { 0 };
     char text[MU_ADDR_TEXT_MAX];
@@ -42,15 +51,16 @@ static int start(uv_loop_t *loop, const struct muster_store_server_config *confi
     if (mu_server_start_as(loop, config, &serve->server, &error) < 0 ||
         mu_watch_start(loop, &ending_signals, NULL, on_signal, serve, &serve->signals, &error) < 0)
         return mu_cli_fail(command, "%s", error.text);
-    mu_server_offer_engine(serve->server, &offer);
+    offer_engine(serve->server, token);
     mu_signals_unblock_all();
     (void)printf("listening on %s\n", mu_addr_format(mu_server_address(serve->server), text));
     return mu_cli_flush(command);
 }
 
-int mu_cmd_store_serve(const struct muster_store_server_config *config)
+int mu_cmd_store_serve(const struct muster_store_server_config *config, const char *token_file)
 {
     struct serve serve = { 0 };
+    struct mu_token token = { 0 };
     struct muster_error error = { 0 };
     uv_loop_t loop;
     int rc;
@@ -61,7 +71,12 @@ int mu_cmd_store_serve(const struct muster_store_server_config *config)
     rc = uv_loop_init(&loop);
     if (rc < 0)
         return mu_cli_fail(command, "cannot start: %s", uv_strerror(rc));
-    rc = start(&loop, config, &serve);
+    if (token_file != NULL && mu_token_read(token_file, &token, &error) < 0) {
+        (void)uv_loop_close(&loop);
+        return mu_cli_fail(command, "option '--token-file': %s", error.text);
+    }
+    rc = start(&loop, config, &token, &serve);
+    mu_token_wipe(&token); /* the server has its own */
     if (rc != MU_EXIT_OK)
         end(&serve);
     (void)uv_run(&loop, UV_RUN_DEFAULT);

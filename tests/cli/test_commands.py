@@ -60,7 +60,7 @@ def test_store_help_tells_what_it_is_and_how_workers_use_it(words):
     text = ended.out.decode()
     assert (ended.code, ended.err) == (0, "")
     assert_help_reads_well(text)
-    for option in ("--host", "--port", "--listen-fd", "--allow", "--dialect", "--key-bytes", "--value-bytes", "--keys",
+    for option in ("--host", "--port", "--listen-fd", "--allow", "--token-file", "--dialect", "--key-bytes", "--value-bytes", "--keys",
                    "--request-bytes", "--unsent-bytes", "--connections", "--total-bytes", "--log-level"):
         assert f"\n  {option} " in text
     for word in ("29500", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE=True",
