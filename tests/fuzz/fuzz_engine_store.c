@@ -1,6 +1,7 @@
 /* What a store sends to the client of an engine. Any bytes, to a client that is ready; and then the same bytes as a
  * program: requests, losses, time, answers to what the client has sent, and bytes that are none. Each request is
- * answered at most once, nothing is told after the end, and the client never wants the time at once.
+ * answered at most once, nothing is told after the end, and the client never wants the time at once. Once more by one
+ * with a token: nothing but HELLO is sent before the store has asked for a proof.
  *
  * Each step of the program is: a byte that says what happens, a length, and so many bytes. */
 #include "kv/engine_store.h"
@@ -20,7 +21,8 @@ enum { STEPS_MAX = 200, IDS_MAX = 256, PROBE_BYTES = 5 + 1 + 16 + sizeof MU_SESS
 struct scene {
     struct mu_engine_store *store;
     uint64_t now_ms;
-    bool linked, probed, ended;
+    const struct mu_token *token;
+    bool linked, probed, proven, ended;
     uint32_t ids[MU_FRAMES_COUNT]; /* of the last frame of that type */
     bool open[IDS_MAX];            /* the request of that id is not answered */
     unsigned next_id, open_count;
@@ -65,6 +67,8 @@ static void see_sent(struct scene *s, struct mu_slice bytes)
         EXPECT(len >= MU_FRAME_HEAD_BYTES && len <= bytes.len);
         EXPECT(mu_frame_read(mu_slice(bytes.data, len), &arena, &frame, NULL) == 0);
         s->ids[frame.type] = frame.id;
+        s->proven = s->proven || frame.proof.len > 0;
+        EXPECT(s->token == NULL ? frame.proof.len == 0 : s->proven || frame.type == MU_FRAME_HELLO);
         mu_arena_done(&arena);
         bytes = mu_slice(bytes.data + len, bytes.len - len);
     }
@@ -130,7 +134,9 @@ static void answer(struct scene *s, struct mu_slice bytes)
     unsigned with = bytes.len > 1 ? (unsigned char)bytes.data[1] : 0;
     struct mu_engine_kv kv = { .key = mu_slice("key", 3), .value = bytes, .create = with };
     struct mu_engine_change change = { .kv = kv, .deleted = with & 1 };
-    struct mu_frame frame = { .type = to == MU_FRAME_HELLO && with < 200                            ? MU_FRAME_WELCOME
+    bool challenges = mu_engine_store_state(s->store) == MU_ENGINE_STORE_KNOCKING && with % 8 != 7;
+    struct mu_frame frame = { .type = to == MU_FRAME_HELLO && challenges                            ? MU_FRAME_CHALLENGE
+                                      : to == MU_FRAME_HELLO && with < 200                          ? MU_FRAME_WELCOME
                                       : (to == MU_FRAME_LOAD || to == MU_FRAME_RANGE) && with < 200 ? MU_FRAME_KVS
                                       : to == MU_FRAME_UNWATCH                                      ? MU_FRAME_EVENTS
                                                                                                     : MU_FRAME_DONE,
@@ -138,6 +144,7 @@ static void answer(struct scene *s, struct mu_slice bytes)
                               .version = 1,
                               .epoch = with / 16,
                               .code = with < 200 ? 0 : with % 11,
+                              .nonce = mu_slice_str("0123456789abcdef0123456789abcdef"),
                               .more = with & 1,
                               .held = with & 2,
                               .watch = with & 1,
@@ -160,7 +167,7 @@ static void link_up(struct scene *s)
     if (mu_engine_store_state(s->store) != MU_ENGINE_STORE_CONNECTING || !mu_addr_parse("10.0.0.1", 1, &peer))
         return;
     s->linked = true;
-    s->probed = false;
+    s->probed = s->proven = false;
     mu_engine_store_connected(s->store, &peer, s->now_ms);
 }
 
@@ -214,13 +221,17 @@ static void step(struct scene *s, unsigned what, struct mu_slice bytes)
     pump(s);
 }
 
-static bool begin(struct scene *s)
+static bool begin(struct scene *s, const struct mu_token *token)
 {
-    struct mu_engine_store_config config = {
-        .endpoint = "h:1", .run_id = "job", .node = "n", .lease_ms = 3000, .job_lease_ms = 9000, .seed = 1
-    };
+    struct mu_engine_store_config config = { .endpoint = "h:1",
+                                             .run_id = "job",
+                                             .node = "n",
+                                             .lease_ms = 3000,
+                                             .job_lease_ms = 9000,
+                                             .seed = 1,
+                                             .token = token };
 
-    *s = (struct scene){ .store = mu_engine_store_new(&config), .now_ms = 1000, .next_id = 1 };
+    *s = (struct scene){ .token = token, .store = mu_engine_store_new(&config), .now_ms = 1000, .next_id = 1 };
     return s->store != NULL;
 }
 
@@ -229,7 +240,7 @@ static void to_one_that_is_ready(struct mu_slice bytes)
     static const char load[] = { MU_FOLD_DO_LOAD, 0 }, take[] = { MU_FOLD_DO_TAKE_LEASE, 0 }, hello[] = { 0, 16 };
     struct scene s;
 
-    if (!begin(&s))
+    if (!begin(&s, NULL))
         return;
     step(&s, 8, mu_slice(take, sizeof take));
     step(&s, 8, mu_slice(load, sizeof load));
@@ -241,13 +252,12 @@ static void to_one_that_is_ready(struct mu_slice bytes)
     mu_engine_store_free(s.store);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void run_program(const uint8_t *data, size_t size, const struct mu_token *token)
 {
     struct scene s;
 
-    to_one_that_is_ready(mu_slice(data, size));
-    if (!begin(&s))
-        return 0;
+    if (!begin(&s, token))
+        return;
     for (unsigned i = 0; i < STEPS_MAX && size >= 2; i++) {
         size_t len = data[1] < size - 2 ? data[1] : size - 2;
 
@@ -256,5 +266,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size -= 2 + len;
     }
     mu_engine_store_free(s.store);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct mu_token token = { 0 };
+
+    mu_token_init(&token, mu_slice_str("correct horse battery staple"));
+    to_one_that_is_ready(mu_slice(data, size));
+    run_program(data, size, NULL);
+    run_program(data, size, &token);
     return 0;
 }
