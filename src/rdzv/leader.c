@@ -329,7 +329,7 @@ static void judge_member(struct mu_fold *f, size_t rank, const struct entry *ent
             fate->gone = LEFT;
         return;
     }
-    if (grace || is_us)
+    if ((grace && !mu_fold_end_is_goodbye(fate->end)) || is_us)
         return;
     fate->gone = MISSING;
     if (was_here && !mu_fold_end_is_goodbye(fate->end)) /* else that was noticed before */

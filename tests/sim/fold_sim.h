@@ -146,6 +146,7 @@ struct world {
     bool forgotten; /* its document was lost: who was in it is known only of those who say so */
     uint64_t born_us;
     unsigned port;                /* where its workers meet; 0: nobody was told */
+    bool has_failed;              /* a worker of it, as its node reports */
     int64_t failed_rev, goes_rev; /* the first that said so of a member: its worker failed, it ends the round itself */
 };
 
@@ -268,6 +269,7 @@ void store_hosted_by(const char *text);                   /* the one that is the
 
 /* fold_check.c */
 void check_joined(struct node *node);
+void check_reports_failure(uint64_t world);
 void check_starting(const struct node *node, const struct mu_part_seat *ranks); /* its workers */
 void check_meeting(const struct node *node, unsigned port);
 void check_lost(struct node *node);

@@ -332,6 +332,7 @@ void node_report(struct node *node, const struct mu_part_report *report)
     case MU_PART_END_FAILED:
         node->failed_world = node->world;
         node->failed_us = 0;
+        check_reports_failure(node->world);
         break;
     case MU_PART_END_DONE:
         node->done_world = node->world;
