@@ -137,6 +137,7 @@ static void end_all_done(struct mu_led *l)
 static void on_closed(struct mu_led *l, const struct mu_part_verdict *verdict)
 {
     l->closed |= verdict == NULL;
+    l->succeeded |= verdict != NULL && verdict->succeeded;
     if (verdict == NULL && l->state == MU_LED_WAITING) {
         end_unjudged(l);
     } else if (verdict != NULL && !verdict->succeeded) {
@@ -190,6 +191,8 @@ static void on_reported(struct mu_led *l, const struct muster_error *error)
         end(l, MU_COMPLETION_END_OVER);
     } else if (over) {
         end(l, MU_COMPLETION_END_BEHIND);
+    } else if (l->succeeded) {
+        end_all_done(l);
     } else if (l->closed) {
         end_unjudged(l);
     }
@@ -257,7 +260,7 @@ static void start(struct mu_led *l, const struct mu_round *joined)
     l->round = joined->round;
     l->world_size = joined->world_size;
     l->said = MU_LED_SAID_NOTHING;
-    l->closed = l->removed = l->told_over = false;
+    l->closed = l->succeeded = l->removed = l->told_over = false;
     l->away_ms = UINT64_MAX; /* the round was joined there */
 }
 

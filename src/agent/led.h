@@ -56,6 +56,7 @@ struct mu_led {
     int64_t round, world_size;
     enum mu_led_said said;
     bool closed;    /* without a verdict: nobody joins any more, and nobody will say how it ended */
+    bool succeeded; /* the job has, as was said before our workers were done: it was over, and somebody ran it again */
     bool removed;   /* the others go on without us */
     bool over;      /* REPORTING: the round is; `text` says how */
     bool told_over; /* the leader has ended the round, and we have told it */

@@ -597,7 +597,7 @@ void mu_engine_leave(struct mu_engine *e, struct mu_engine_peer *peer, bool cut,
     if (job == NULL)
         return;
     MU_LIST_EACH_LEAVING (struct mu_engine_lease, lease, &peer->leases, of_peer) {
-        uint64_t wait_ms = mu_engine_reconnect_ms(lease->ttl_ms);
+        uint64_t wait_ms = MU_ENGINE_RECONNECT_MS;
 
         if (cut && lease->ttl_ms > wait_ms)
             wait_ms = lease->ttl_ms;

@@ -14,7 +14,7 @@
  *
  * **Leases.** The keys of a lease go with it, all in one revision. A bound lease belongs to a connection:
  *
- *   BOUND --its connection was closed or reset--> RESET: mu_engine_reconnect_ms() to attach it to another connection
+ *   BOUND --its connection was closed or reset--> RESET: RECONNECT_MS to attach it to another connection
  *     |  \--the server cut its connection,
  *     |     or was paused just before----------> CUT: its whole time, to attach it to another connection
  *     +--nothing was heard of it for its time---> it ends, as SILENT
@@ -56,9 +56,8 @@
 #define MU_ENGINE_TTL_MIN_MS 100
 #define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
 
-#define MU_ENGINE_KEEP_MS 1500      /* a client sends something at least so often */
-#define MU_ENGINE_RETRY_MAX_MS 300  /* ... and tries to connect so soon when it has noticed that it has lost us */
-#define MU_ENGINE_RECONNECT_MS 1500 /* all that takes, with a lost SYN */
+#define MU_ENGINE_KEEP_MS 1700      /* a client sends something at least so often */
+#define MU_ENGINE_RECONNECT_MS 1500 /* to attach a lease whose connection was closed: a lost SYN costs a second */
 #define MU_ENGINE_PROBATION_MS 200  /* on top, in which the loop turns: a newcomer takes several turns */
 #define MU_ENGINE_TICK_MS 100
 #define MU_ENGINE_IDLE_TICK_MS 1000
@@ -75,16 +74,6 @@
 static inline uint64_t mu_engine_keep_ms(uint64_t ttl_ms)
 {
     return ttl_ms / 3 < MU_ENGINE_KEEP_MS ? ttl_ms / 3 : MU_ENGINE_KEEP_MS;
-}
-
-/* After how long a lease without a connection ends. Where only the server has seen the reset, as behind a firewall that
- * has forgotten the connection, the client notices when it next sends something. That, or a lost SYN; for both at once
- * everybody would have to wait for a node that was killed. */
-static inline uint64_t mu_engine_reconnect_ms(uint64_t ttl_ms)
-{
-    uint64_t late_ms = mu_engine_keep_ms(ttl_ms) + MU_ENGINE_RETRY_MAX_MS;
-
-    return late_ms < MU_ENGINE_RECONNECT_MS ? MU_ENGINE_RECONNECT_MS : late_ms;
 }
 
 /* What a request is answered with: gRPC's codes, as etcd uses them. */

@@ -165,7 +165,7 @@ static void check_judged(const struct server *server, const struct key *key, con
     SIM_EXPECT(change->end != MU_ENGINE_SILENT || silent_us + SLACK_US >= s->lease_ms * MS,
                "node %u was heard %" PRIu64 " us ago, and its lease ended for its silence", node->index, silent_us);
     silent_us = ran_us(server) - seen->left_us;
-    SIM_EXPECT(change->end != MU_ENGINE_RESET || silent_us + SLACK_US >= mu_engine_reconnect_ms(s->lease_ms) * MS,
+    SIM_EXPECT(change->end != MU_ENGINE_RESET || silent_us + SLACK_US >= MU_ENGINE_RECONNECT_MS * MS,
                "node %u lost its connection %" PRIu64 " us ago, and its lease has ended", node->index, silent_us);
 }
 

@@ -628,7 +628,7 @@ static void strike(enum fault fault)
         store_break(node, 0);
         break;
     case F_LATEATTACH:
-        store_break(node, mu_engine_reconnect_ms(s->lease_ms) * MS + below(2 * SECOND));
+        store_break(node, MU_ENGINE_RECONNECT_MS * MS + below(2 * SECOND));
         break;
     case F_STAND:
     case F_EPOCH:

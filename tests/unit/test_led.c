@@ -166,6 +166,7 @@ static const struct table tables[] = {
         { "closed|waiting", "-> watching" },
         { "closed|done|reported", UNJUDGED },
         { "succeeded", "-> watching" },
+        { "succeeded|done|reported", "end all done 'all 3 nodes are done' -> ended" },
         { "failed", "job failed '" FAILED "' -> watching" },
         { "failed|leave", "-> watching" },
         { "down", "-> watching" },
