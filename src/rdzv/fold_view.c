@@ -192,6 +192,7 @@ void mu_fold_on_loaded(struct mu_fold *f, const struct mu_fold_event *event)
             mu_fold_begin_grace(f);
     } else {
         mu_leader_forget(f);
+        f->lead.pages_read = false; /* who has gone while we missed something may have said goodbye there */
         for (size_t i = 0; whole && i < event->count; i++)
             whole = mu_leader_apply(f, &event->kvs[i]);
     }

@@ -1090,7 +1090,7 @@ static void missing_memory_is_nobody_s_death(void **state)
         assert_string_equal(passes(s, 2 * MU_FOLD_RETRY_MS), "load nodes");
         add_record(s, ME, 6, 1, true, 0);
         add_record(s, OTHER, 7, 1, true, 0);
-        assert_string_equal(loaded(s, MU_FOLD_NODES), "");
+        assert_string_equal(folds(s), "");
     }
     assert_true(failures > 0);
     /* Likewise the leader's place: it is read again, and we are still the leader. */
