@@ -6,6 +6,7 @@
  * meanwhile wait (talk.h).
  * Failures: FAIL is told as the failure of every request that waits. The next request begins anew. */
 #include "base/random.h"
+#include "base/words.h"
 #include "handler/bind_uv.h"
 #include "handler/dynamic_uv.h"
 #include "handler/engine_params.h"
@@ -40,7 +41,7 @@ struct c10d {
     struct mu_token token;
     struct mu_fold_uv fold;   /* its machine is NULL while it is not known that it does */
     struct mu_part_self self; /* its role is NULL: nobody was introduced */
-    char *role;
+    char role[MU_FOLD_ROLE_MAX + 1];
 };
 
 static void feed(struct c10d *c, struct mu_host_event event);
@@ -418,8 +419,6 @@ static void c10d_free(struct muster_handler *handler, void (*done)(void *ctx), v
     if (c->resolving)
         (void)uv_cancel((uv_req_t *)&c->resolver); /* if it cannot be cancelled it is waited for */
     mu_fold_uv_close(&c->fold);
-    free(c->role);
-    c->role = NULL;
     mu_dynamic_free(handler, done, ctx);
 }
 
@@ -497,10 +496,9 @@ static void introduce(struct muster_handler *handler, const struct mu_part_self 
 {
     struct c10d *c = (struct c10d *)handler;
 
-    free(c->role);
-    c->role = strdup(self->role);
+    (void)mu_words_plain(mu_slice_str(self->role), c->role, sizeof c->role);
     c->self = *self;
-    c->self.role = c->role != NULL ? c->role : "default"; /* no memory: its ranks would have another name */
+    c->self.role = c->role;
 }
 
 static bool keep_will(struct muster_handler *handler, struct mu_will *will)
@@ -521,13 +519,12 @@ static const struct mu_handler_ops agent_ops = {
 
 static int read_token(const struct muster_rdzv_params *params, struct mu_token *ret_token, struct muster_error *reterr)
 {
-    struct muster_value value;
-    int rc;
+    const char *path;
+    int rc = mu_engine_token_file(params, &path, reterr);
 
-    if (!muster_rdzv_params_get(params, "token_file", &value))
-        return 0;
-    rc = value.kind != MUSTER_VALUE_TEXT ? mu_fail(reterr, MUSTER_EINVAL, "it is not text")
-                                         : mu_token_read(value.text, ret_token, reterr);
+    if (rc < 0 || path == NULL)
+        return rc;
+    rc = mu_token_read(path, ret_token, reterr);
     return rc < 0 ? mu_wrap(reterr, rc, "option 'token_file'") : 0;
 }
 

@@ -66,6 +66,16 @@ int mu_engine_take_token_file(struct muster_rdzv_params *params, const char *pat
     return rc == 0 ? muster_rdzv_params_set_text(params, "token_file", path, reterr) : rc;
 }
 
+int mu_engine_token_file(const struct muster_rdzv_params *params, const char **ret_path, struct muster_error *reterr)
+{
+    struct muster_value value = { .kind = MUSTER_VALUE_TEXT, .text = NULL };
+
+    if (muster_rdzv_params_get(params, "token_file", &value) && value.kind != MUSTER_VALUE_TEXT)
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'token_file' is not text");
+    *ret_path = value.text;
+    return 0;
+}
+
 static int need_engine(const struct muster_rdzv_params *params, struct muster_error *reterr)
 {
     static const char *const keys[] = { "fence", "restart_window", "token_file" };

@@ -29,6 +29,8 @@ int mu_engine_window_from_params(const struct muster_rdzv_params *params, uint64
 /* MUSTER_EINVAL: no world takes the smallest number of nodes. */
 int mu_engine_check_nodes(const struct mu_rdzv_settings *settings, struct muster_error *reterr);
 
+/* Where the token is; NULL: there is none. Borrowed from the parameters. */
+int mu_engine_token_file(const struct muster_rdzv_params *params, const char **ret_path, struct muster_error *reterr);
 /* A path from the environment (MUSTER_TOKEN_FILE; NULL or empty: it is not set) as the option token_file, which wins if
  * it is given, too. Only c10d has tokens. MUSTER_EINVAL: there is a path, and no engine=on. */
 int mu_engine_take_token_file(struct muster_rdzv_params *params, const char *path, struct muster_error *reterr);

@@ -900,7 +900,7 @@ static void last_act(void)
         told_max_us = (willed ? MU_FOLD_CROWN_MAX_MS + 100 : s->lease_ms + 1000) * MS;
     } else if (act == 1) {
         owner_leaves(victim, 0);
-        told_max_us = 50 * MS + owner_leave_us;
+        told_max_us = (50 + 2 * MU_FOLD_RETRY_MS) * MS + owner_leave_us; /* a request may have to be made again */
     } else {
         s->place->down(act == 2);
         run_until(s->now_us + s->lease_ms * MS * 2);

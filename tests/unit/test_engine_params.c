@@ -123,6 +123,24 @@ static const char *token_file_of(const char *backend, const char *options, const
     return text;
 }
 
+static void a_token_file_is_a_path(void **state)
+{
+    struct muster_rdzv_params *params = NULL;
+    const char *path = "?";
+
+    (void)state;
+    assert_int_equal(muster_rdzv_params_new("c10d", "h", "job", 1, 1, NULL, &params, NULL), 0);
+    assert_int_equal(mu_engine_token_file(params, &path, &error), 0);
+    assert_null(path);
+    assert_int_equal(muster_rdzv_params_set_text(params, "token_file", "/t", &error), 0);
+    assert_int_equal(mu_engine_token_file(params, &path, &error), 0);
+    assert_string_equal(path, "/t");
+    assert_int_equal(muster_rdzv_params_set_bool(params, "token_file", true, &error), 0);
+    assert_int_equal(mu_engine_token_file(params, &path, &error), MUSTER_EINVAL);
+    assert_string_equal(error.text, "option 'token_file' is not text");
+    muster_rdzv_params_free(params);
+}
+
 static void a_token_file_may_come_from_the_environment(void **state)
 {
     (void)state;
@@ -142,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_lease_is_the_silence_that_the_user_allows),
         cmocka_unit_test(fence_and_window_are_the_engines),
+        cmocka_unit_test(a_token_file_is_a_path),
         cmocka_unit_test(a_token_file_may_come_from_the_environment),
         cmocka_unit_test(a_world_has_so_many_members_and_no_more),
         cmocka_unit_test(the_machine_is_told_all_of_it),

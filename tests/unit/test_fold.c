@@ -1530,7 +1530,8 @@ static void a_leader_puts_its_own_world_back_with_those_who_are_gone(void **stat
                                   " job/doc job/news(gone 2, 1 missing; waiting 0; grace)");
 }
 
-/* It judged while it led, perhaps at another server; the news of leaders after it say that nobody is gone. */
+/* It judged while it led, and said so, perhaps at another server; the news of leaders after it say that nobody is
+ * gone. */
 static void who_led_before_puts_a_world_back_as_the_last_news_were(void **state)
 {
     static const uint64_t three[] = { OTHER, ME, THIRD };
@@ -1545,6 +1546,8 @@ static void who_led_before_puts_a_world_back_as_the_last_news_were(void **state)
     add_record(s, OTHER, 7, 1, false, 7);
     assert_non_null(strstr(folds(s), "job/news(gone 2, 1 missing; waiting 0)"));
     (void)wrote(s, true, 30);
+    add_losses(s, 7, 30, (const uint32_t[]){ 2 }, 1);
+    (void)changed(s, MU_FOLD_JOB);
     (void)lose_lease(s);
     add_leader(s, OTHER, 40, 22);
     add_doc(s, 7, 41, three, 3);
