@@ -17,6 +17,8 @@
  * storm is followed by calm, in which everybody who is still alive must find together; then one more thing happens,
  * alone, and must be told in time; at last everybody goes, and nothing may be left in etcd. */
 #include "fold_sim.h"
+
+#include "rdzv/slowdown.h"
 #include "sim_clock.h"
 #include "store/engine.h"
 
@@ -790,7 +792,8 @@ static const char *is_settled(void)
 
 static void settle(void)
 {
-    uint64_t until_us = s->now_us + 400 * SECOND;
+    uint64_t held_us = s->keeps_names ? MU_SLOWDOWN_HOLD_MAX_MS * MS : 0; /* who has come and gone is held off */
+    uint64_t until_us = s->now_us + 400 * SECOND + held_us;
     const char *missing;
 
     while ((missing = is_settled()) != NULL) {
