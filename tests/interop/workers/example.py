@@ -54,6 +54,7 @@ def main():
     data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
     loader = DataLoader(data, batch_size=arguments.batch_size, sampler=DistributedSampler(data))
     Trainer(loader, "snapshot.pt", arguments.save_every).train(arguments.epochs)
+    dist.barrier()  # PyTorch may abort when a rank leaves while another is still at work
     dist.destroy_process_group()
 
 
