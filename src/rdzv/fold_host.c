@@ -142,11 +142,11 @@ bool mu_fold_gives_up_store(struct mu_fold *f)
 void mu_fold_tell_away(struct mu_fold *f)
 {
     struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_BACKEND_DOWN);
-    uint64_t lost_ms = host_lost_ms(f);
+    uint64_t lost_ms = host_lost_ms(f), until_ms = lost_ms + f->settings.store_lost_ms;
 
     news->error = &f->why_away;
     news->away_ms = f->away_since_ms != UINT64_MAX ? f->now_ms - f->away_since_ms : 0;
     if (lost_ms != UINT64_MAX && (f->phase == MU_FOLD_JOINING || mu_fold_a_peer_hosts(f)))
-        news->give_up_in_ms = lost_ms + f->settings.store_lost_ms - f->now_ms;
+        news->give_up_in_ms = until_ms > f->now_ms ? until_ms - f->now_ms : 0; /* we may have stood still */
     news->host_lost = f->phase == MU_FOLD_MEMBER && mu_fold_host_is_lost(f);
 }

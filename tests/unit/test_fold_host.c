@@ -80,6 +80,16 @@ static void silence_counts_from_when_the_store_was_last_heard(void **state)
     assert_string_equal(passes(s, 1), "lost: lost node22: the store that it hosts does not answer");
 }
 
+static void after_a_long_silence_there_is_no_time_left(void **state)
+{
+    struct scene *s = *state;
+
+    be_guest(s);
+    s->now_ms += 600000;
+    assert_string_equal(silent_for(s, 600000),
+                        "backend_down for 0 ms, lost: lost node22: the store that it hosts does not answer");
+}
+
 static void a_silence_that_ends_in_time_is_no_loss(void **state)
 {
     struct scene *s = *state;
@@ -459,6 +469,7 @@ int main(void)
         HOST_TEST(it_is_told_once_more_when_nobody_listens),
         HOST_TEST(a_member_whose_store_is_silent_has_lost_its_host_after_the_lease),
         HOST_TEST(silence_counts_from_when_the_store_was_last_heard),
+        HOST_TEST(after_a_long_silence_there_is_no_time_left),
         HOST_TEST(a_silence_that_ends_in_time_is_no_loss),
         HOST_TEST(a_store_that_is_no_members_is_waited_for),
         HOST_TEST(a_member_that_meets_another_store_has_lost_its_host),
