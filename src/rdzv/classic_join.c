@@ -66,10 +66,12 @@ static void join_final(struct mu_classic *m)
 
     if (announced && m->announcement == ANNOUNCED_LOST && m->doc.waiting > m->announced_waiting)
         mu_classic_set_announcement(m, ANNOUNCED_PERHAPS);
-    if (m->doc.version == m->old_version && m->old_ours) /* nobody of PyTorch's has to see first that we wait */
+    if (m->doc.version == m->old_version && m->old_ours) { /* nobody of PyTorch's has to see first that we wait */
+        m->old_waiting = m->doc.waiting;                   /* more may wait than we saw as a member */
         mu_classic_go(m, MU_CLASSIC_IN_DROP);
-    else
+    } else {
         mu_classic_go(m, announced && mu_classic_is_announced(m) ? MU_CLASSIC_IN_FREE_LIST : MU_CLASSIC_IN_ANNOUNCE);
+    }
 }
 
 static void on_looked(struct mu_classic *m, const struct mu_classic_event *event)

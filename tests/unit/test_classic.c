@@ -2463,6 +2463,20 @@ static void nodes_that_waited_are_waited_for(void **state)
     end(s);
 }
 
+/* They announced themselves when it did not look any more: it was about to join, or paused over a stranger's value. */
+static void nodes_that_waited_unnoticed_are_seen_at_the_end_of_the_group(void **state)
+{
+    struct scene *s = regrouping(2, PAIR_1("0"));
+
+    (void)state;
+    SAYS(gets(s, PAIR_1("1"), 24), "DELETE av if " PAIR_1("1"));
+    SAYS(code(s, 100), "GET av"); /* another member was faster */
+    (void)gets(s, IN_2("0"), 30);
+    SAYS(done(s, 31), "GET v_1");
+    SAYS(lists(s, ROOT "/rdzv/v_1", 31, NULL), "WATCH rdzv all from 32");
+    end(s);
+}
+
 static void only_the_last_group_may_end_a_last_call(void **state)
 {
     struct scene *s = regrouping(2, PAIR_1("0"));
@@ -3122,6 +3136,7 @@ int main(void)
         cmocka_unit_test(a_member_that_is_gone_is_waited_for_a_second),
         cmocka_unit_test(the_others_end_the_last_call_a_second_later),
         cmocka_unit_test(nodes_that_waited_are_waited_for),
+        cmocka_unit_test(nodes_that_waited_unnoticed_are_seen_at_the_end_of_the_group),
         cmocka_unit_test(only_the_last_group_may_end_a_last_call),
         cmocka_unit_test(a_group_with_pytorch_in_it_has_its_whole_last_call),
         cmocka_unit_test(what_a_last_call_asks_about_the_last_group_may_fail),
