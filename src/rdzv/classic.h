@@ -30,7 +30,8 @@
  *  - Members that are all ours regroup without waiting for keep-alives to expire: each deletes its keep-alive, and then
  *    the document. Where PyTorch is among them, the announcement stands until PyTorch has seen it.
  *  - The last call of such members ends when all of them are back, or gone for a second; not while more nodes are known
- *    to wait. A member that is still stopping keeps its keep-alive: the others wait for it, or it is told.
+ *    to wait. A member that did not see how many waited leaves a second to the one that deleted the document.
+ *    A member that is still stopping keeps its keep-alive: the others wait for it, or it is told.
  *  - Leases outlast errors, and are put back if they expired unnoticed.
  *  - A foreign value does not end a group: see classic_foreign.c.
  *  - A missing keep-alive is a lost peer, at once; after an outage only when there was time to put it back. */

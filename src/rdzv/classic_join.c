@@ -15,6 +15,7 @@ void mu_classic_start_join(struct mu_classic *m)
     m->old_ours = m->world.all_ours;
     m->old_count = m->world.count;
     m->old_waiting = m->waiting;
+    m->old_doc = OLD_DOC_UNSEEN;
     m->old_gone_ms = NEVER;
     m->join_since_ms = m->now_ms;
     m->join_deadline_ms = m->now_ms + m->join_ms;
@@ -68,6 +69,7 @@ static void join_final(struct mu_classic *m)
         mu_classic_set_announcement(m, ANNOUNCED_PERHAPS);
     if (m->doc.version == m->old_version && m->old_ours) { /* nobody of PyTorch's has to see first that we wait */
         m->old_waiting = m->doc.waiting;                   /* more may wait than we saw as a member */
+        m->old_doc = OLD_DOC_READ;
         mu_classic_go(m, MU_CLASSIC_IN_DROP);
     } else {
         mu_classic_go(m, announced && mu_classic_is_announced(m) ? MU_CLASSIC_IN_FREE_LIST : MU_CLASSIC_IN_ANNOUNCE);
@@ -116,6 +118,8 @@ static void on_dropped(struct mu_classic *m, const struct mu_classic_event *even
     if (event->code == 0 || event->code == MU_CLASSIC_CODE_NOT_FOUND || event->code == MU_CLASSIC_CODE_COMPARE) {
         if (event->code == 0)
             mu_classic_set_place(m, PLACE_NONE);
+        if (event->code == 0 && m->old_doc == OLD_DOC_READ && mu_classic_is_there(m, MU_CLASSIC_FINAL, m->old_version))
+            m->old_doc = OLD_DOC_DELETED;
         if (event->code != MU_CLASSIC_CODE_COMPARE)
             mu_classic_set_announcement(m, ANNOUNCED_NOT);
         mu_classic_go(m, MU_CLASSIC_IN_LOOK);
@@ -390,12 +394,20 @@ static bool is_last_group_gone(const struct mu_classic *m, const struct mu_class
     return true;
 }
 
-/* All who are known to come are in: the one who came last, and the one whose last call it is, need not wait for
- * more. */
+/* When all are in, these nodes end the last call at once, and the others a second later: the node that deleted the last
+ * group's document; and, if they know of the nodes that waited, the node that came last and the one whose last call it
+ * is. */
+static bool ends_last_call_at_once(const struct mu_classic *m)
+{
+    bool knows_waiting = m->old_doc != OLD_DOC_UNSEEN || m->old_waiting > 0;
+    bool came_last = m->rank + 1 == (int64_t)m->doc.participants;
+
+    return m->old_doc == OLD_DOC_DELETED || (knows_waiting && (came_last || mu_classic_is_last_caller(m)));
+}
+
 static void on_past_list(struct mu_classic *m, const struct mu_classic_event *event)
 {
     bool all_in = (int64_t)m->doc.participants >= (int64_t)m->old_count + m->old_waiting;
-    bool first = mu_classic_is_last_caller(m) || m->rank + 1 == (int64_t)m->doc.participants;
 
     if (event->code != 0 && event->code != MU_CLASSIC_CODE_NOT_FOUND) {
         mu_classic_failed(m, event, read_again(m));
@@ -407,7 +419,7 @@ static void on_past_list(struct mu_classic *m, const struct mu_classic_event *ev
         m->old_gone_ms = m->now_ms;
     if (m->old_gone_ms != NEVER && (all_in || m->old_waiting == 0)) {
         m->recheck_ms = m->old_gone_ms + MU_CLASSIC_SETTLE_MS;
-        if ((all_in && first) || m->now_ms >= m->recheck_ms) {
+        if ((all_in && ends_last_call_at_once(m)) || m->now_ms >= m->recheck_ms) {
             mu_classic_go(m, MU_CLASSIC_IN_LAST_FREEZE);
             return;
         }

@@ -52,6 +52,9 @@ enum server { SERVER_UP, SERVER_AWAY, SERVER_REFUSES };
 enum keep_alive { KEEP_NONE, KEEP_RENEWED, KEEP_PUT_BACK };
 /* The notices of others, since this join began. ALIKE: another node has said that it was started like us. */
 enum notices_seen { NOTICES_UNREAD, NOTICES_NONE_ALIKE, NOTICES_ALIKE };
+/* The final document of the group that we were in before this join. UNSEEN: it is gone; more nodes may have waited than
+ * we know. READ: in this join it was still there. DELETED: by us, so that we know how many waited at the end. */
+enum old_doc { OLD_DOC_UNSEEN, OLD_DOC_READ, OLD_DOC_DELETED };
 enum doc_value { DOC_OURS, DOC_FOREIGN, DOC_OTHER_LAYOUT };
 enum close_state { CLOSE_NONE, CLOSE_READ, CLOSE_WRITE };
 enum notice_request { NOTICE_WRITE, NOTICE_DELETE, NOTICES_READ };
@@ -134,6 +137,7 @@ struct mu_classic {
     bool old_ours;
     size_t old_count;
     int64_t old_waiting;
+    enum old_doc old_doc;
     uint64_t old_gone_ms; /* since when none of its keep-alives is there */
     /* Leases. */
     struct mu_classic_track job_lease, rank_lease;
