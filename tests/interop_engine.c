@@ -174,7 +174,7 @@ int main(void)
 
     s.engine = mu_engine_new(&config);
     mu_engine_peer_init(&s.peer);
-    if (s.engine == NULL || mu_engine_hello(s.engine, &s.peer, mu_slice_str("job")) != MU_ENGINE_OK ||
+    if (s.engine == NULL || mu_engine_hello(s.engine, &s.peer, mu_slice_str("job"), false) != MU_ENGINE_OK ||
         mu_engine_load(s.engine, &s.peer, 1, mu_slice("", 0), &found) != MU_ENGINE_OK)
         return 1;
     while (next_line(&words)) {

@@ -86,6 +86,7 @@ static void free_job(struct mu_engine *e, struct mu_engine_job *job)
     assert(job->peers_count == 0 && job->leases_count == 0 && mu_list_empty(&job->prefixes));
     mu_engine_items_done(e, job);
     mu_list_remove(&job->link);
+    e->openings++;
     mu_engine_release(e, job, sizeof *job + job->len);
 }
 
@@ -263,6 +264,7 @@ static void end_lease(struct mu_engine *e, struct mu_engine_lease *lease, enum m
     settle_table(e);
     job->leases_count--;
     mu_engine_release(e, lease, sizeof *lease);
+    e->openings += job->outsiders > 0; /* perhaps nobody is in it any more */
     drop_if_unused(e, job);
 }
 
@@ -538,10 +540,63 @@ static struct mu_engine_job *find_job(const struct mu_engine *e, struct mu_slice
     return NULL;
 }
 
-bool mu_engine_has_job(const struct mu_engine *e, struct mu_slice run_id)
+/* ---- Outsiders ---- */
+
+/* Free leases are nobody's. */
+static bool is_left(const struct mu_engine_job *job)
 {
-    return find_job(e, run_id) != NULL;
+    if (job->peers_count > 0)
+        return false;
+    MU_LIST_EACH (const struct mu_engine_lease, lease, &job->leases, of_job)
+        if (lease->state != MU_ENGINE_LEASE_FREE)
+            return false;
+    return true;
 }
+
+enum mu_engine_place mu_engine_place_of(const struct mu_engine *e, struct mu_slice run_id)
+{
+    const struct mu_engine_job *job = find_job(e, run_id);
+
+    if (job == NULL)
+        return MU_ENGINE_PLACE_NONE;
+    if (job->moved)
+        return MU_ENGINE_PLACE_MOVED;
+    if (job->only)
+        return MU_ENGINE_PLACE_ONLY;
+    if (job->has_document)
+        return MU_ENGINE_PLACE_DOCUMENT;
+    return is_left(job) ? MU_ENGINE_PLACE_LEFT : MU_ENGINE_PLACE_HERE;
+}
+
+uint64_t mu_engine_openings(const struct mu_engine *e)
+{
+    return e->openings;
+}
+
+bool mu_engine_wait(struct mu_engine *e, struct mu_slice run_id, bool old)
+{
+    struct mu_engine_job *job = find_job(e, run_id);
+    const char *value = old ? "{\"v\":2,\"old\":1}" : "{\"v\":2,\"old\":0}";
+
+    assert(job != NULL);
+    if (job->outsiders == 0 && !mu_engine_put_own(e, job, mu_slice_str(MU_ENGINE_OUTSIDERS), mu_slice_str(value)))
+        return false;
+    job->outsiders++;
+    return true;
+}
+
+void mu_engine_wait_over(struct mu_engine *e, struct mu_slice run_id)
+{
+    struct mu_engine_job *job = find_job(e, run_id);
+
+    if (job == NULL || job->outsiders == 0) /* another job of that name, which began when this one was over */
+        return;
+    job->outsiders--;
+    if (job->outsiders == 0)
+        (void)mu_engine_put_own(e, job, mu_slice_str(MU_ENGINE_OUTSIDERS), mu_slice(NULL, 0));
+}
+
+/* ---- Peers ---- */
 
 void mu_engine_peer_init(struct mu_engine_peer *peer)
 {
@@ -554,7 +609,7 @@ void mu_engine_peer_init(struct mu_engine_peer *peer)
     }
 }
 
-enum mu_engine_code mu_engine_hello(struct mu_engine *e, struct mu_engine_peer *peer, struct mu_slice run_id)
+enum mu_engine_code mu_engine_hello(struct mu_engine *e, struct mu_engine_peer *peer, struct mu_slice run_id, bool only)
 {
     struct mu_engine_job *job;
 
@@ -572,6 +627,9 @@ enum mu_engine_code mu_engine_hello(struct mu_engine *e, struct mu_engine_peer *
     peer->job = job;
     mu_list_push(&job->peers, &peer->link);
     job->peers_count++;
+    if (only && !job->only)
+        e->openings++; /* they are refused */
+    job->only |= only;
     return MU_ENGINE_OK;
 }
 
@@ -609,6 +667,7 @@ void mu_engine_leave(struct mu_engine *e, struct mu_engine_peer *peer, bool cut,
     mu_list_remove(&peer->link);
     job->peers_count--;
     peer->job = NULL;
+    e->openings += job->outsiders > 0;
     drop_if_unused(e, job);
 }
 

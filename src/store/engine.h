@@ -21,6 +21,11 @@
  *
  * A free lease (FREE) has no connection; it lasts while somebody keeps it.
  *
+ * **Outsiders** are those who want the job's document in the store (session.h): PyTorch's nodes. One who comes waits,
+ * and the job's nodes see the key MU_ENGINE_OUTSIDERS, until the job has a document or is over. Its nodes put a
+ * document there (op DOCUMENT), and give the job up for it (YIELD): from then on it has moved, and takes no
+ * transactions. A job with a HELLO of a node that wants the engine `only` takes no outsiders.
+ *
  * **Nobody is judged for another's pause.** A lease that is due ends only in mu_engine_turn(), after a poll that began
  * past its time and brought nothing. A lease without a connection (RESET, CUT) ends PROBATION_MS later, for its owner
  * may be about to be accepted. If half of a job's leases, and at least two, are silent at once, the network is
@@ -53,6 +58,7 @@
 #define MU_ENGINE_CHANGES_MAX 131072 /* that one watched prefix gathers before they are pushed */
 #define MU_ENGINE_LIMIT_MAX 1024     /* of a range with a limit */
 #define MU_ENGINE_SECRET_BYTES 16
+#define MU_ENGINE_OUTSIDERS "job/stock" /* the engine's own key: somebody waits for the document */
 #define MU_ENGINE_TTL_MIN_MS 100
 #define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
 
@@ -84,6 +90,7 @@ enum mu_engine_code {
     MU_ENGINE_DENIED = 7,           /* a will with another secret */
     MU_ENGINE_EXHAUSTED = 8,        /* of memory, peers, leases, watches */
     MU_ENGINE_PRECONDITION = 9,     /* no HELLO so far, or a second one; there is such a lease already */
+    MU_ENGINE_MOVED = 10,           /* the job goes on in a document of the store */
     MU_ENGINE_UNAUTHENTICATED = 16, /* HELLO with a wrong proof of the token */
 };
 
@@ -142,12 +149,17 @@ struct mu_engine_peer {
 typedef void mu_engine_push(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int64_t revision,
                             const struct mu_engine_change *changes, size_t count);
 
+/* Puts the job's document into the store; `ended`: the job is over, and does not go on there. False: no room. Must not
+ * call back. */
+typedef bool mu_engine_document(void *ctx, struct mu_slice run_id, struct mu_slice document, bool ended);
+
 struct mu_engine_config {
     struct mu_budget *budget; /* what the engine holds is charged to it, and is at most half of it ... */
     size_t reserved;          /* ... but not the first so many bytes, which were taken from it for the engine */
     struct mu_hash_seed seed;
     int64_t revision; /* random, at least MU_ENGINE_REVISION_MIN */
     mu_engine_push *push;
+    mu_engine_document *document; /* NULL: there are none, and DOCUMENT and YIELD are INVALID */
     void *ctx;
 };
 
@@ -157,12 +169,31 @@ void mu_engine_free(struct mu_engine *engine);                          /* every
 /* ---- Peers ---- */
 
 void mu_engine_peer_init(struct mu_engine_peer *peer);
-enum mu_engine_code mu_engine_hello(struct mu_engine *engine, struct mu_engine_peer *peer, struct mu_slice run_id);
-bool mu_engine_has_job(const struct mu_engine *engine, struct mu_slice run_id);
+/* `only`: its job takes no outsiders from now on. */
+enum mu_engine_code mu_engine_hello(struct mu_engine *engine, struct mu_engine_peer *peer, struct mu_slice run_id,
+                                    bool only);
 /* Something came from it: its leases are alive. To be called before what came is carried out. */
 void mu_engine_heard(struct mu_engine *engine, struct mu_engine_peer *peer, uint64_t now_ms);
 /* Its connection is gone; `cut`: because the server wanted so. */
 void mu_engine_leave(struct mu_engine *engine, struct mu_engine_peer *peer, bool cut, uint64_t now_ms);
+
+/* ---- Outsiders ---- */
+
+enum mu_engine_place {
+    MU_ENGINE_PLACE_NONE,     /* the engine does not have this job */
+    MU_ENGINE_PLACE_LEFT,     /* it has what is left of it, but nobody is in it: an outsider may go on */
+    MU_ENGINE_PLACE_HERE,     /* it has: an outsider waits */
+    MU_ENGINE_PLACE_ONLY,     /* it has, and the job takes none */
+    MU_ENGINE_PLACE_DOCUMENT, /* it has, and so has the store: an outsider may go on */
+    MU_ENGINE_PLACE_MOVED,    /* the same, and the job's nodes are to go there */
+};
+
+enum mu_engine_place mu_engine_place_of(const struct mu_engine *engine, struct mu_slice run_id);
+/* One more waits, or one fewer; HERE. `old`: it speaks the protocol of PyTorch before 2.2. False: no memory. */
+bool mu_engine_wait(struct mu_engine *engine, struct mu_slice run_id, bool old);
+void mu_engine_wait_over(struct mu_engine *engine, struct mu_slice run_id); /* also of a job that is gone */
+/* Goes up whenever those who wait may go on. */
+uint64_t mu_engine_openings(const struct mu_engine *engine);
 
 /* ---- Leases ---- */
 
@@ -214,7 +245,16 @@ struct mu_engine_compare {
     int64_t revision;
 };
 
-enum mu_engine_op_kind { MU_ENGINE_PUT, MU_ENGINE_DELETE, MU_ENGINE_DELETE_PREFIX, MU_ENGINE_OPS_COUNT };
+/* DOCUMENT and YIELD: see outsiders above. Only in `then`, and with no key; of several the first counts. DOCUMENT has a
+ * value. */
+enum mu_engine_op_kind {
+    MU_ENGINE_PUT,
+    MU_ENGINE_DELETE,
+    MU_ENGINE_DELETE_PREFIX,
+    MU_ENGINE_DOCUMENT,
+    MU_ENGINE_YIELD,
+    MU_ENGINE_OPS_COUNT,
+};
 
 struct mu_engine_op {
     enum mu_engine_op_kind kind;

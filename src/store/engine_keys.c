@@ -424,6 +424,21 @@ static void delete_keys(struct mu_engine *e, struct mu_engine_job *job, struct m
         delete_item(e, job, &place, MU_ENGINE_DELETED);
 }
 
+bool mu_engine_put_own(struct mu_engine *e, struct mu_engine_job *job, struct mu_slice key, struct mu_slice value)
+{
+    const struct mu_engine_op put = { .kind = MU_ENGINE_PUT, .key = key, .value = value };
+    struct mu_engine_item *item = value.data != NULL ? make_item(e, &put) : NULL;
+
+    if (value.data != NULL && item == NULL)
+        return false;
+    e->revision++;
+    if (item != NULL)
+        put_item(e, job, item);
+    else
+        delete_keys(e, job, key, false);
+    return true;
+}
+
 static int by_item_key(const void *a, const void *b)
 {
     const struct mu_engine_item *const *left = a, *const *right = b;
@@ -492,8 +507,41 @@ static int by_key(const void *a, const void *b)
 
 static bool is_op_valid(const struct mu_engine_op *op)
 {
-    return op->kind < MU_ENGINE_OPS_COUNT && op->key.len <= MU_ENGINE_KEY_MAX &&
-           (op->key.len > 0 || op->kind == MU_ENGINE_DELETE_PREFIX) && op->value.len <= MU_ENGINE_VALUE_MAX;
+    if (op->key.len > MU_ENGINE_KEY_MAX || op->value.len > MU_ENGINE_VALUE_MAX)
+        return false;
+    switch (op->kind) {
+    case MU_ENGINE_PUT:
+    case MU_ENGINE_DELETE:
+        return op->key.len > 0;
+    case MU_ENGINE_DELETE_PREFIX:
+        return true;
+    case MU_ENGINE_DOCUMENT:
+        return op->key.len == 0 && op->value.len > 0;
+    case MU_ENGINE_YIELD:
+        return op->key.len == 0 && op->value.len == 0;
+    case MU_ENGINE_OPS_COUNT:
+        break;
+    }
+    return false;
+}
+
+static bool is_delete(const struct mu_engine_op *op)
+{
+    return op->kind == MU_ENGINE_DELETE || op->kind == MU_ENGINE_DELETE_PREFIX;
+}
+
+static const struct mu_engine_op *find_op(const struct mu_engine_op *ops, size_t count, enum mu_engine_op_kind kind)
+{
+    for (size_t i = 0; i < count; i++)
+        if (ops[i].kind == kind)
+            return &ops[i];
+    return NULL;
+}
+
+static bool gives_away(struct branch branch)
+{
+    return find_op(branch.ops, branch.count, MU_ENGINE_DOCUMENT) != NULL ||
+           find_op(branch.ops, branch.count, MU_ENGINE_YIELD) != NULL;
 }
 
 /* Of puts by key: whether one of them is deleted, too. */
@@ -534,7 +582,7 @@ static enum mu_engine_code check_branch(struct mu_engine *e, struct branch branc
             if (mu_slice_equal(puts[i - 1]->key, puts[i]->key))
                 code = MU_ENGINE_INVALID;
         for (size_t i = 0; i < branch.count; i++)
-            if (branch.ops[i].kind != MU_ENGINE_PUT && is_put_deleted(puts, count, &branch.ops[i]))
+            if (is_delete(&branch.ops[i]) && is_put_deleted(puts, count, &branch.ops[i]))
                 code = MU_ENGINE_INVALID;
     }
     free(puts);
@@ -552,6 +600,9 @@ static enum mu_engine_code check_txn(struct mu_engine *e, const struct mu_engine
         if (txn->compares[i].kind >= MU_ENGINE_COMPARES_COUNT || txn->compares[i].key.len == 0 ||
             txn->compares[i].key.len > MU_ENGINE_KEY_MAX)
             return MU_ENGINE_INVALID;
+    if (gives_away((struct branch){ txn->otherwise, txn->otherwise_count }) ||
+        (e->config.document == NULL && gives_away((struct branch){ txn->then, txn->then_count })))
+        return MU_ENGINE_INVALID;
     code = check_branch(e, (struct branch){ txn->then, txn->then_count });
     return code != MU_ENGINE_OK ? code : check_branch(e, (struct branch){ txn->otherwise, txn->otherwise_count });
 }
@@ -585,10 +636,25 @@ static bool has_leases(const struct mu_engine *e, const struct mu_engine_job *jo
 static bool changes_anything(struct mu_engine_job *job, struct branch branch)
 {
     for (size_t i = 0; i < branch.count; i++)
-        if (branch.ops[i].kind == MU_ENGINE_PUT ||
+        if (!is_delete(&branch.ops[i]) ||
             find_first(job, branch.ops[i].key, branch.ops[i].kind == MU_ENGINE_DELETE_PREFIX) != NULL)
             return true;
     return false;
+}
+
+/* The document first: there may be no room for it. */
+static bool give_away(struct mu_engine *e, struct mu_engine_job *job, struct branch branch)
+{
+    const struct mu_engine_op *document = find_op(branch.ops, branch.count, MU_ENGINE_DOCUMENT);
+    bool moves = find_op(branch.ops, branch.count, MU_ENGINE_YIELD) != NULL;
+
+    if (document != NULL &&
+        !e->config.document(e->config.ctx, mu_slice(job->run_id, job->len), document->value, !moves))
+        return false;
+    job->has_document |= document != NULL;
+    job->moved |= moves;
+    e->openings += gives_away(branch);
+    return true;
 }
 
 static bool has_room(struct mu_engine_job *job, struct branch branch)
@@ -632,11 +698,18 @@ static enum mu_engine_code apply(struct mu_engine *e, struct mu_engine_job *job,
         free(items);
         return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
     }
+    if (!give_away(e, job, branch)) {
+        for (size_t i = 0; i < branch.count; i++)
+            if (items[i] != NULL)
+                drop_item(e, items[i]);
+        free(items);
+        return mu_engine_no_room(e, "the store has no room for the job's document");
+    }
     e->revision++;
     for (size_t i = 0; i < branch.count; i++) {
         if (items[i] != NULL)
             put_item(e, job, items[i]);
-        else
+        else if (is_delete(&branch.ops[i]))
             delete_keys(e, job, branch.ops[i].key, branch.ops[i].kind == MU_ENGINE_DELETE_PREFIX);
     }
     free(items);
@@ -652,6 +725,8 @@ enum mu_engine_code mu_engine_txn(struct mu_engine *e, struct mu_engine_peer *pe
     *ret_held = false;
     if (peer->job == NULL)
         return MU_ENGINE_PRECONDITION;
+    if (peer->job->moved)
+        return MU_ENGINE_MOVED;
     code = check_txn(e, txn);
     if (code != MU_ENGINE_OK)
         return code;

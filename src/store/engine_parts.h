@@ -64,6 +64,10 @@ struct mu_engine_job {
     size_t count;
     struct mu_list prefixes; /* of struct mu_engine_prefix */
     size_t prefixes_count;
+    size_t outsiders;  /* that wait for the document */
+    bool only;         /* it takes none */
+    bool has_document; /* its nodes have put one into the store ... */
+    bool moved;        /* ... or go on there without: who comes first makes one */
     size_t len;
     char run_id[];
 };
@@ -76,6 +80,7 @@ struct mu_engine {
     size_t table_charged;     /* what their table takes */
     int64_t revision;
     bool has_changes; /* some prefix has, or has lost some */
+    uint64_t openings;
     const char *full; /* what there was no room for when something was last EXHAUSTED */
     size_t leases_count[MU_ENGINE_LEASE_STATES_COUNT];
     uint64_t now_ms;             /* the engine's time */
@@ -98,6 +103,8 @@ struct mu_engine_lease *mu_engine_find_lease(const struct mu_engine *e, const st
 /* engine_keys.c */
 void mu_engine_end_keys(struct mu_engine *e, struct mu_engine_lease *lease, enum mu_engine_end end);
 void mu_engine_watches_done(struct mu_engine *e, struct mu_engine_peer *peer);
+/* Puts a key of the engine's own, or deletes it (value without data). False: no memory. */
+bool mu_engine_put_own(struct mu_engine *e, struct mu_engine_job *job, struct mu_slice key, struct mu_slice value);
 void mu_engine_items_done(struct mu_engine *e, struct mu_engine_job *job);
 
 #endif

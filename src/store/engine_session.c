@@ -76,6 +76,8 @@ static const char *refusal(const struct mu_engine *engine, enum mu_engine_code c
         return mu_engine_full(engine);
     case MU_ENGINE_PRECONDITION:
         return "HELLO has to come first, and once; a lease is granted once";
+    case MU_ENGINE_MOVED:
+        return "the job has moved to a document of the store";
     case MU_ENGINE_UNAUTHENTICATED:
         return "this is not the proof of the store's token";
     }
@@ -228,19 +230,60 @@ static void on_push(void *ctx, struct mu_engine_peer *peer, uint32_t watch, int6
 
 /* ---- Requests ---- */
 
-static bool has_document(const struct mu_engine_host *host, struct mu_slice run_id)
+#define ENDED "muster/ended/" /* and a run id: the document of a job that ended here, as it was put */
+
+/* The job's key with one of these prefixes, in `room`. Nothing: there are no documents. */
+static struct mu_slice job_key(const struct mu_engine_host *host, const char *prefix, struct mu_slice run_id,
+                               char room[static DOCUMENTS_MAX + MU_ENGINE_RUN_ID_MAX])
 {
-    char key[DOCUMENTS_MAX + MU_ENGINE_RUN_ID_MAX];
     size_t len;
 
-    if (host->table == NULL || host->documents == NULL || run_id.len > MU_ENGINE_RUN_ID_MAX)
-        return false;
-    len = strlen(host->documents);
+    if (host->service == NULL || prefix == NULL || run_id.len == 0 || run_id.len > MU_ENGINE_RUN_ID_MAX)
+        return mu_slice("", 0);
+    len = strlen(prefix);
     assert(len <= DOCUMENTS_MAX);
-    memcpy(key, host->documents, len);
-    if (run_id.len > 0)
-        memcpy(key + len, run_id.data, run_id.len);
-    return mu_table_get(host->table, mu_slice(key, len + run_id.len)).data != NULL;
+    memcpy(room, prefix, len);
+    memcpy(room + len, run_id.data, run_id.len);
+    return mu_slice(room, len + run_id.len);
+}
+
+static bool has_documents(const struct mu_engine_host *host)
+{
+    return host->service != NULL && host->service->documents != NULL;
+}
+
+/* The job's document. One that ended here is none: its name is free again, as that of every job whose keys are gone. */
+static bool has_document(const struct mu_engine_host *host, struct mu_slice run_id)
+{
+    char room[DOCUMENTS_MAX + MU_ENGINE_RUN_ID_MAX], ended_room[DOCUMENTS_MAX + MU_ENGINE_RUN_ID_MAX];
+    struct mu_slice document, ended;
+
+    if (!has_documents(host))
+        return false;
+    document = mu_table_get(&host->service->table, job_key(host, host->service->documents, run_id, room));
+    ended = mu_table_get(&host->service->table, job_key(host, ENDED, run_id, ended_room));
+    return document.data != NULL && (ended.data == NULL || !mu_slice_equal(document, ended));
+}
+
+static void forget_ended(const struct mu_engine_host *host, struct mu_slice run_id)
+{
+    char room[DOCUMENTS_MAX + MU_ENGINE_RUN_ID_MAX];
+    struct mu_slice key = job_key(host, ENDED, run_id, room);
+
+    if (!has_documents(host) || mu_table_get(&host->service->table, key).data == NULL)
+        return;
+    (void)mu_service_put(host->service, key, mu_slice("", 0));
+    (void)mu_service_put(host->service, job_key(host, host->service->documents, run_id, room), mu_slice("", 0));
+}
+
+static bool on_document(void *ctx, struct mu_slice run_id, struct mu_slice document, bool ended)
+{
+    const struct mu_engine_host *host = ctx;
+    char room[DOCUMENTS_MAX + MU_ENGINE_RUN_ID_MAX];
+
+    return has_documents(host) &&
+           (!ended || mu_service_put(host->service, job_key(host, ENDED, run_id, room), document)) &&
+           mu_service_put(host->service, job_key(host, host->service->documents, run_id, room), document);
 }
 
 /* The first HELLO has no proof: only now the node learns what it has to prove its token with. A wrong one is answered,
@@ -264,6 +307,17 @@ static int challenge(struct mu_engine_session *session, const struct mu_frame *f
     return mu_fail(reterr, MUSTER_EPROTOCOL, "its token is another one than this store's");
 }
 
+/* The job meets in a document. If not, `begins`: nobody is in it here so far. */
+static bool is_elsewhere(const struct mu_engine_host *host, struct mu_slice run_id, bool *ret_begins)
+{
+    enum mu_engine_place place = mu_engine_place_of(host->engine, run_id);
+
+    *ret_begins = place == MU_ENGINE_PLACE_NONE;
+    if (place == MU_ENGINE_PLACE_NONE || place == MU_ENGINE_PLACE_LEFT)
+        return has_document(host, run_id);
+    return place == MU_ENGINE_PLACE_MOVED;
+}
+
 static int hello(struct mu_engine_session *session, const struct mu_frame *frame, struct muster_error *reterr)
 {
     enum mu_engine_code code;
@@ -280,6 +334,7 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
         .type = MU_FRAME_DONE, .id = frame->id, .code = MU_ENGINE_PRECONDITION, .revision = welcome.revision
     };
     bool proven = session->host->token == NULL || session->peer.job != NULL;
+    bool begins = false;
     char why[128];
     int rc;
 
@@ -295,12 +350,15 @@ static int hello(struct mu_engine_session *session, const struct mu_frame *frame
     rc = proven ? 0 : challenge(session, frame, &proven, reterr);
     if (!proven)
         return rc;
-    if (session->peer.job == NULL && has_document(session->host, frame->run_id)) {
-        refused.text = mu_slice_str("this job meets in a document, which a node without engine=on has begun");
-        send_frame(session, &refused);
+    if (session->peer.job == NULL && is_elsewhere(session->host, frame->run_id, &begins)) {
+        welcome.moved = session->elsewhere = true;
+        send_frame(session, &welcome);
         return 0;
     }
-    code = mu_engine_hello(session->host->engine, &session->peer, frame->run_id);
+    session->elsewhere = false;
+    if (session->peer.job == NULL && begins)
+        forget_ended(session->host, frame->run_id);
+    code = mu_engine_hello(session->host->engine, &session->peer, frame->run_id, frame->only);
     if (code != MU_ENGINE_OK)
         send_code(session, frame->id, code, false);
     else
@@ -369,6 +427,10 @@ static int carry_out(struct mu_engine_session *session, const struct mu_frame *f
     enum mu_engine_code code = MU_ENGINE_OK;
     bool held = false;
 
+    if (session->elsewhere && frame->type <= MU_FRAME_TXN && frame->type != MU_FRAME_HELLO) {
+        send_code(session, frame->id, MU_ENGINE_MOVED, false);
+        return 0;
+    }
     switch (frame->type) {
     case MU_FRAME_HELLO:
         return hello(session, frame, reterr);
@@ -507,14 +569,14 @@ int mu_engine_host_init(struct mu_engine_host *host, const struct mu_engine_host
         .seed = config->seed,
         .revision = MU_ENGINE_REVISION_MIN + (int64_t)(config->random[0] >> 4), /* far from the end, too */
         .push = on_push,
+        .document = config->service != NULL && config->service->documents != NULL ? on_document : NULL,
         .ctx = host,
     };
 
     *host = (struct mu_engine_host){ .engine = mu_engine_new(&engine),
                                      .epoch = config->random[1],
                                      .node = config->node,
-                                     .table = config->table,
-                                     .documents = config->documents,
+                                     .service = config->service,
                                      .token = config->token,
                                      .transit = config->transit,
                                      .send = config->send,

@@ -12,7 +12,7 @@
 #define MU_STORE_ENGINE_SESSION_H
 
 #include "store/frames.h"
-#include "store/table.h"
+#include "store/session.h"
 #include "store/token.h"
 
 struct mu_engine_session;
@@ -31,8 +31,7 @@ struct mu_engine_host { /* what all sessions of a server share */
     struct mu_engine *engine;
     uint64_t epoch;               /* random: one for each start of a server */
     const char *node;             /* the host's name */
-    const struct mu_table *table; /* of the store. A job that has a document there does not meet here */
-    const char *documents;        /* what the keys of documents begin with, before the run id; NULL: there are none */
+    struct mu_service *service;   /* the store. A job that has a document there does not meet here */
     const struct mu_token *token; /* NULL: none is wanted */
     struct mu_budget *transit;    /* of frames that are not whole yet */
     mu_engine_send *send;
@@ -46,9 +45,8 @@ struct mu_engine_host_config {
     size_t reserved;                    /* as in mu_engine_config */
     struct mu_hash_seed seed;
     uint64_t random[2];
-    const char *node;             /* borrowed, as the next three are */
-    const struct mu_table *table; /* NULL: without one */
-    const char *documents;
+    const char *node;             /* borrowed, as the next two are */
+    struct mu_service *service;   /* NULL: without one */
     const struct mu_token *token; /* of those who may say HELLO; NULL: everybody may */
     mu_engine_send *send;
     mu_engine_drop *drop;
@@ -76,6 +74,7 @@ struct mu_engine_session {
     struct mu_list answers; /* of keys that are being sent page by page, and what comes behind them */
     size_t answers_count;
     size_t held_back; /* bytes behind pages; part of the transit budget, too */
+    bool elsewhere;   /* it has heard that its job meets in a document: what came with its HELLO is not carried out */
     bool dead;        /* nothing is sent to it or read from it any more */
 };
 

@@ -227,6 +227,7 @@ static void hello(struct fields *f, struct mu_frame *frame)
     bytes_up_to(f, &frame->run_id, MU_ENGINE_RUN_ID_MAX, "run_id");
     bytes_up_to(f, &frame->node, MU_FRAME_TEXT_MAX, "node");
     bytes_up_to(f, &frame->proof, MU_FRAME_TEXT_MAX, "proof");
+    flag(f, &frame->only, "only");
 }
 
 static void lease(struct fields *f, struct mu_frame *frame)

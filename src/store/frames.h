@@ -5,7 +5,7 @@
  * answer; pushes have the id 0. Fields, in order, with the members of struct mu_frame that hold them:
  *
  *   to the server
- *     HELLO    u32 version_min, u32 version_max, bytes run_id, bytes node, bytes proof
+ *     HELLO    u32 version_min, u32 version_max, bytes run_id, bytes node, bytes proof, u32 only (engine=only)
  *     ATTACH   u64 lease                            its DONE tells of the lease's last transaction: `last` is its id
  *     GRANT    u64 lease, u32 ttl_ms, u32 bound, bytes secret
  *     KEEP     u64 lease                            0: no lease; it only shows that we are there
@@ -15,10 +15,10 @@
  *     RANGE    u32 prefix, u32 limit, bytes key     KVS; a limit that is not 0: the first so many
  *     TXN      u32 + compares, u32 + then, u32 + otherwise
  *       a compare   u32 kind, u64 revision, bytes key
- *       an op       u32 kind, u64 lease, bytes key, bytes value
+ *       an op       u32 kind, u64 lease, bytes key, bytes value (DOCUMENT and YIELD: engine.h, without a key)
  *   to the client
  *     WELCOME  u32 version, u64 epoch, u64 revision, bytes run_id, bytes node (the host's), bytes your_addr,
- *              bytes my_addr, u32 moved (the job no longer uses the engine)
+ *              bytes my_addr, u32 moved (the job meets in a document of the store)
  *     DONE     u32 code, u32 held, u64 revision, u32 last, bytes text (of an error)
  *     KVS      u32 more, u64 revision, u32 + kvs
  *       a kv        u64 create, u64 mod, u64 lease, bytes key, bytes value
@@ -74,7 +74,7 @@ struct mu_frame { /* zeroed, and then what is needed; read: borrows from the byt
     int64_t revision;
     uint32_t ttl_ms, watch, limit, last;
     uint32_t code; /* enum mu_engine_code */
-    bool bound, prefix, held, more, moved;
+    bool bound, prefix, held, more, moved, only;
     struct mu_slice run_id, node, proof, nonce, secret, key, text;
     struct mu_slice your_addr, my_addr; /* of the client and of the server, as the server sees them; without a port */
     struct mu_engine_op mark;           /* PUT; REVOKE alone */

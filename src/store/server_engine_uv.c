@@ -23,6 +23,7 @@ struct mu_server_engine {
     uv_idle_t hurry;   /* runs while the next poll must not wait */
     uint64_t began_ms; /* when the poll began */
     uint64_t armed_ms; /* when the timer is due; UINT64_MAX: it does not run */
+    uint64_t openings; /* of the engine, when outsiders looked last */
 };
 
 static struct mu_conn *conn_of(struct mu_engine_session *session)
@@ -81,6 +82,19 @@ static void on_before(uv_prepare_t *prepare)
         (void)uv_idle_start(&server->engine->hurry, on_hurry);
 }
 
+/* Those that wait for a document look again. */
+static void let_outsiders_go_on(struct mu_server *server)
+{
+    struct mu_server_engine *engine = server->engine;
+    uint64_t openings = mu_engine_openings(engine->host.engine);
+
+    if (openings == engine->openings)
+        return;
+    engine->openings = openings;
+    MU_LIST_EACH_LEAVING (struct mu_session, session, &engine->era->service.outsiders, outsider)
+        mu_conn_feed(MU_LIST_ITEM(session, struct mu_conn, session), mu_slice("", 0));
+}
+
 static void on_after(uv_check_t *check)
 {
     struct mu_server *server = check->data;
@@ -89,6 +103,7 @@ static void on_after(uv_check_t *check)
     (void)uv_idle_stop(&engine->hurry);
     if (mu_engine_host_turn(&engine->host, engine->began_ms, uv_now(server->loop)))
         mu_server_look_if_alone(server);
+    let_outsiders_go_on(server);
     mu_server_close_doomed(server);
 }
 
@@ -113,8 +128,7 @@ static int start_engine(struct mu_server *server, struct muster_error *reterr)
         .reserved = server->era->service.reserved,
         .seed = server->seed,
         .node = server->node,
-        .table = &server->era->service.table,
-        .documents = server->era->service.documents,
+        .service = &server->era->service,
         .token = server->token.is_there ? &server->token : NULL,
         .send = on_send,
         .drop = on_drop,

@@ -100,6 +100,7 @@ struct mu_server {
 bool mu_server_may_log_refusal(struct mu_server *server);
 void mu_server_log_dropped(uint64_t dropped);
 void mu_conn_doom(struct mu_conn *conn); /* it is closed when the event that is being handled is over */
+void mu_conn_feed(struct mu_conn *conn, struct mu_slice bytes);
 void mu_conn_drop(struct mu_conn *conn, const char *why); /* says so, and dooms it */
 void mu_server_close_doomed(struct mu_server *server);    /* the last thing that every event does */
 void mu_conn_close(struct mu_conn *conn);

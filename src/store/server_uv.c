@@ -408,7 +408,7 @@ static void refuse(struct mu_conn *conn, const char *why)
     mu_conn_doom(conn);
 }
 
-static void feed(struct mu_conn *conn, struct mu_slice bytes)
+void mu_conn_feed(struct mu_conn *conn, struct mu_slice bytes)
 {
     struct mu_server *server = conn->server;
     struct muster_error error; /* a kilobyte, written only on failure */
@@ -448,7 +448,7 @@ static void take_turn(struct mu_conn *conn)
             mu_conn_close(conn);
         return;
     }
-    feed(conn, mu_slice("", 0));
+    mu_conn_feed(conn, mu_slice("", 0));
     if (!conn->session.dead && !mu_session_is_busy(&conn->session) && mu_conn_read(conn) < 0)
         mu_conn_doom(conn);
 }
@@ -496,7 +496,7 @@ static void on_grace_over(uv_timer_t *timer)
         if (has_unread_bytes(conn))
             mu_list_remove(&conn->waiting);
         else
-            feed(conn, mu_slice("", 0));
+            mu_conn_feed(conn, mu_slice("", 0));
     }
     arm_grace_timer(server);
     mu_server_close_doomed(server);
@@ -530,7 +530,7 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buf)
     if (count == MU_SERVER_READ_BYTES && !may_read_ahead(conn->server))
         conn->server->sated = conn;
     if (count > 0)
-        feed(conn, mu_slice(buf->base, (size_t)count));
+        mu_conn_feed(conn, mu_slice(buf->base, (size_t)count));
     else if (count < 0 && count != UV_ENOBUFS)
         mu_conn_doom(conn); /* it hung up, or its network did */
     mu_server_close_doomed(conn->server);

@@ -35,6 +35,7 @@ void mu_service_init(struct mu_service *service, const struct muster_store_limit
         .legacy = legacy,
         .send = send,
     };
+    mu_list_init(&service->outsiders);
     mu_table_init(&service->table, &service->budget, limits->value_bytes, seed);
     service->table.share_max = limits->total_bytes / CONN_SHARE;
 }
@@ -67,6 +68,7 @@ void mu_service_done(struct mu_service *service)
 void mu_session_init(struct mu_session *session, struct mu_service *service)
 {
     *session = (struct mu_session){ .service = service, .send = service->send };
+    mu_list_init(&session->outsider);
     mu_codec_init(&session->codec, &service->limits, service->legacy);
     mu_peer_init(&session->peer);
 }
@@ -205,28 +207,76 @@ static bool is_of_document(const struct mu_service *service, const struct mu_req
            (!asks && service->notes != NULL && mu_slice_skip(&note, service->notes));
 }
 
+/* Where the job is whose document this writes. */
+static enum mu_engine_place place_of(const struct mu_service *service, enum mu_op op, struct mu_slice *ret_run_id,
+                                     struct mu_slice key)
+{
+    *ret_run_id = key;
+    if (!is_write(op) || service->engine == NULL || service->documents == NULL ||
+        !mu_slice_skip(ret_run_id, service->documents))
+        return MU_ENGINE_PLACE_NONE;
+    return mu_engine_place_of(service->engine, *ret_run_id);
+}
+
 /* A COMPARE_SET counts also if it would change nothing: so PyTorch's nodes read the document. */
 static int keep_to_the_engine(struct mu_session *session, const struct mu_request *request, struct muster_error *reterr)
 {
     const struct mu_service *service = session->service;
-    struct mu_slice run_id = request->key;
+    enum mu_engine_place place;
+    struct mu_slice run_id;
 
-    if (!is_write(request->op))
-        return 0;
-    if (service->documents_closed && is_of_document(service, request)) {
+    if (is_write(request->op) && service->documents_closed && is_of_document(service, request)) {
         session->strayed = true;
         return mu_fail(reterr, MUSTER_EINVAL,
                        "it writes the key '%.*s', but this store has a token: its jobs meet in the engine alone, so "
                        "nodes need engine=on and token_file",
-                       (int)(run_id.len < KEY_SHOWN ? run_id.len : KEY_SHOWN), run_id.data);
+                       (int)(request->key.len < KEY_SHOWN ? request->key.len : KEY_SHOWN), request->key.data);
     }
-    if (service->engine == NULL || service->documents == NULL || !mu_slice_skip(&run_id, service->documents) ||
-        !mu_engine_has_job(service->engine, run_id))
+    place = place_of(service, request->op, &run_id, request->key);
+    if (place != MU_ENGINE_PLACE_HERE && place != MU_ENGINE_PLACE_ONLY)
         return 0;
     session->strayed = true;
-    return mu_fail(reterr, MUSTER_EINVAL,
-                   "it asks for the document of job '%.*s', which meets in the engine (engine=on)",
-                   (int)(run_id.len < RUN_ID_SHOWN ? run_id.len : RUN_ID_SHOWN), run_id.data);
+    return mu_fail(reterr, MUSTER_EINVAL, "it asks for the document of job '%.*s', which meets in the engine%s",
+                   (int)(run_id.len < RUN_ID_SHOWN ? run_id.len : RUN_ID_SHOWN), run_id.data,
+                   place == MU_ENGINE_PLACE_ONLY ? " alone (engine=only)" : "");
+}
+
+/* As nodes of a rendezvous begin: PyTorch's take their time for the answer. */
+static bool must_wait(const struct mu_session *session, const struct mu_request *request, struct mu_slice *ret_run_id)
+{
+    return (request->op == MU_OP_SET || request->op == MU_OP_COMPARE_SET) && !session->service->documents_closed &&
+           place_of(session->service, request->op, ret_run_id, request->key) == MU_ENGINE_PLACE_HERE;
+}
+
+static int begin_to_wait(struct mu_session *session, struct mu_slice run_id, struct muster_error *reterr)
+{
+    struct mu_service *service = session->service;
+
+    if (mu_buf_assign(&session->run_id, run_id) < 0 ||
+        !mu_engine_wait(service->engine, run_id, session->codec.dialect != MU_DIALECT_V))
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a node that waits for its job's document");
+    mu_list_push(&service->outsiders, &session->outsider);
+    session->state = MU_SESSION_OUTSIDE;
+    return 0;
+}
+
+static void end_to_wait(struct mu_session *session)
+{
+    if (session->state != MU_SESSION_OUTSIDE)
+        return;
+    session->state = MU_SESSION_READING;
+    mu_list_remove(&session->outsider);
+    if (session->service->engine != NULL)
+        mu_engine_wait_over(session->service->engine, mu_buf_slice(&session->run_id));
+    mu_buf_done(&session->run_id);
+}
+
+static bool still_waits(const struct mu_session *session)
+{
+    const struct mu_engine *engine = session->service->engine;
+
+    return session->state == MU_SESSION_OUTSIDE && engine != NULL &&
+           mu_engine_place_of(engine, mu_buf_slice(&session->run_id)) == MU_ENGINE_PLACE_HERE;
 }
 
 /* The only key of a CHECK in today's dialect; of another request, nothing. */
@@ -245,14 +295,16 @@ static bool is_probe(const struct mu_session *session, const struct mu_request *
            mu_slice_equal(checked_key(session, request), mu_slice_str(MU_SESSION_PROBE));
 }
 
-static bool is_about_job_here(const struct mu_session *session, const struct mu_request *request)
+/* Whether the job it asks for takes no outsiders. */
+static bool is_about_closed_job(const struct mu_session *session, const struct mu_request *request)
 {
+    const struct mu_service *service = session->service;
     struct mu_slice run_id = checked_key(session, request);
 
     if (!mu_slice_skip(&run_id, MU_SESSION_JOB_PROBE))
         return false;
-    return session->service->documents_closed ||
-           (session->service->engine != NULL && mu_engine_has_job(session->service->engine, run_id));
+    return service->documents_closed ||
+           (service->engine != NULL && mu_engine_place_of(service->engine, run_id) == MU_ENGINE_PLACE_ONLY);
 }
 
 static void move(struct mu_session *session)
@@ -305,7 +357,7 @@ static int carry_out(struct mu_session *session, const struct mu_request *reques
         move(session);
         return 0;
     }
-    if (is_about_job_here(session, request)) {
+    if (is_about_closed_job(session, request)) {
         send_number(session, MU_CHECK_READY, 1);
         return 0;
     }
@@ -329,6 +381,7 @@ static int carry_out_all(struct mu_session *session, struct mu_slice in, uint64_
     while (!session->dead && session->state != MU_SESSION_MOVED) {
         struct mu_slice rest = mu_slice(in.data + *ret_used, in.len - *ret_used);
         struct mu_request request;
+        struct mu_slice run_id;
         size_t used;
         int rc;
 
@@ -345,6 +398,8 @@ static int carry_out_all(struct mu_session *session, struct mu_slice in, uint64_
             session->state = MU_SESSION_FOUND; /* and read once more, where it can stay */
             return 0;
         }
+        if (must_wait(session, &request, &run_id))
+            return begin_to_wait(session, run_id, reterr);
         rc = carry_out(session, &request, reterr);
         if (rc < 0)
             return rc;
@@ -380,6 +435,14 @@ static int keep(struct mu_session *session, struct mu_slice bytes, struct muster
     return rc < 0 ? mu_fail(reterr, rc, "no memory for a request that is still being sent") : 0;
 }
 
+/* What comes behind a request that waits. */
+static int keep_behind(struct mu_session *session, struct mu_slice bytes, struct muster_error *reterr)
+{
+    if (session->unread.len + bytes.len > session->service->limits.request_bytes)
+        return mu_fail(reterr, MUSTER_ELIMIT, "it goes on sending while it waits for its job's document");
+    return keep(session, bytes, reterr);
+}
+
 static void forget_read(struct mu_session *session, size_t used)
 {
     if (used == session->unread.len)
@@ -394,7 +457,10 @@ int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t 
     size_t used;
     int rc;
 
-    assert(session->state == MU_SESSION_READING);
+    assert(session->state == MU_SESSION_READING || session->state == MU_SESSION_OUTSIDE);
+    if (still_waits(session))
+        return bytes.len > 0 ? keep_behind(session, bytes, reterr) : 0;
+    end_to_wait(session);
     if (session->codec.grace_until_ms != 0 && bytes.len == 0 && now_ms >= session->codec.grace_until_ms)
         mu_codec_grace_over(&session->codec);
     if (session->unread.len == 0) {
@@ -537,8 +603,33 @@ bool mu_session_leave_some(struct mu_session *session)
 void mu_session_leave(struct mu_session *session)
 {
     session->dead = true;
+    end_to_wait(session);
     mu_table_leave(&session->service->table, &session->peer);
     end_work(session);
     forget_read(session, session->unread.len);
     tell_woken(session->service);
+}
+
+/* ---- Without a session ---- */
+
+static void send_nothing(struct mu_session *session, const struct mu_slice *parts, size_t count)
+{
+    (void)session;
+    (void)parts;
+    (void)count;
+}
+
+bool mu_service_put(struct mu_service *service, struct mu_slice key, struct mu_slice value)
+{
+    struct mu_request request = { .op = value.len > 0 ? MU_OP_SET : MU_OP_DELETE_KEY, .key = key, .value = value };
+    struct mu_session session;
+    struct muster_error error;
+    struct mu_answer answer;
+
+    mu_session_init(&session, service);
+    session.send = send_nothing;
+    mu_table_step(&service->table, &session.peer, &request, &answer, &error);
+    tell_watchers(&answer.change);
+    mu_session_leave(&session); /* tells those who wait for the key */
+    return answer.kind != MU_ANSWER_REFUSED;
 }

@@ -26,9 +26,11 @@ struct mu_service {
     size_t reserved;        /* of the budget, for the engine: no table can be so full that jobs cannot go on */
     bool offers_engine;     /* CHECK of MU_SESSION_PROBE, alone, makes an engine's connection of one of 2.2 or newer */
     /* A job meets in a document, which is a key of the table, or in the engine. In both it would be two jobs: while
-     * the engine has the job, a write of that key is refused. CHECK of MU_SESSION_JOB_PROBE asks for it harmlessly. */
-    const struct mu_engine *engine; /* NULL: nobody has asked for it so far */
-    const char *documents;          /* what the keys of documents begin with, before the run id; NULL: there are none */
+     * the engine has the job, a SET or COMPARE_SET of that key waits (engine.h: outsiders), and other writes are
+     * refused. All are refused if the job takes no outsiders: CHECK of MU_SESSION_JOB_PROBE asks for that. */
+    struct mu_engine *engine; /* NULL: nobody has asked for it so far */
+    const char *documents;    /* what the keys of documents begin with, before the run id; NULL: there are none */
+    struct mu_list outsiders; /* sessions that wait for their job's document */
     /* With a token every job is the engine's: nobody writes documents, or what nodes note beside them. Each CHECK of
      * MU_SESSION_JOB_PROBE says that the job is in the engine, so a node that wants a document gives up by itself. */
     bool documents_closed;
@@ -38,19 +40,23 @@ struct mu_service {
 };
 
 /*   READING --a request that may take long is whole--> FOUND --its turn--> WORKING --done--> READING
- *      +-----MU_SESSION_PROBE-----> MOVED */
+ *      +-----MU_SESSION_PROBE-----> MOVED
+ *      +-----a write of a document that is not there yet--> OUTSIDE --it is there, or its job is over--> READING */
 enum mu_session_state {
     MU_SESSION_READING, /* what is fed is carried out at once */
     MU_SESSION_FOUND,   /* `unread` starts with a request that has to be carried out in turns */
     MU_SESSION_WORKING, /* a part of it is done */
     MU_SESSION_MOVED,   /* its peer was told that the engine is there, and speaks frames from here on */
+    MU_SESSION_OUTSIDE, /* `unread` starts with a request that waits: see mu_service.outsiders */
 };
 
 struct mu_session {
     struct mu_service *service;
-    mu_session_send *send; /* the service's, unless the driver puts another here */
-    bool dead;             /* nothing is sent to it or read from it any more */
-    bool strayed;          /* it is refused because it has asked for the document of a job that meets in the engine */
+    mu_session_send *send;   /* the service's, unless the driver puts another here */
+    bool dead;               /* nothing is sent to it or read from it any more */
+    bool strayed;            /* it is refused because it has asked for the document of a job that meets in the engine */
+    struct mu_list outsider; /* OUTSIDE: in service->outsiders */
+    struct mu_buf run_id;    /* OUTSIDE: of that job */
     struct mu_peer peer;
     struct mu_codec codec;
     struct mu_buf unread; /* the start of a request whose rest has not come yet */
@@ -65,11 +71,14 @@ void mu_service_init(struct mu_service *service, const struct muster_store_limit
 void mu_service_offer_engine(struct mu_service *service, const char *documents);
 void mu_service_close_documents(struct mu_service *service, const char *notes); /* after that, and for good */
 void mu_service_done(struct mu_service *service);                               /* every session must have left */
+/* Puts a key that no session asked for, or takes it away (no bytes). False: no room. Not from inside of a step. */
+bool mu_service_put(struct mu_service *service, struct mu_slice key, struct mu_slice value);
 
 void mu_session_init(struct mu_session *session, struct mu_service *service);
 
 /* Bytes came. Fails, with *reterr set, when the connection must be closed; the session must then be fed no more, only
- * left. */
+ * left. One that is OUTSIDE looks again whether it may go on: it is to be fed, without bytes, whenever
+ * mu_engine_openings() has changed. */
 int mu_session_feed(struct mu_session *session, struct mu_slice bytes, uint64_t now_ms, struct muster_error *reterr);
 
 /* A request with a long list, or one that ends a wait for a long list, would hold up all other connections. It is

@@ -96,7 +96,7 @@ static const char *keys(struct scene *s, unsigned peer, const char *prefix)
 
 static int hello(struct scene *s, unsigned peer, const char *run_id)
 {
-    return (int)mu_engine_hello(s->engine, &s->peers[peer], mu_slice_str(run_id));
+    return (int)mu_engine_hello(s->engine, &s->peers[peer], mu_slice_str(run_id), false);
 }
 
 static int grant(struct scene *s, unsigned peer, uint64_t lease, bool bound)
@@ -374,6 +374,54 @@ static void what_cannot_be_is_refused_and_changes_nothing(void **state)
     assert_int_equal(revision(s), 0);
 }
 
+static bool note_document(void *ctx, struct mu_slice run_id, struct mu_slice document, bool ended)
+{
+    struct scene *s = ctx;
+
+    trace_begin(&s->trace);
+    trace_add(&s->trace, "%.*s: %.*s%s", (int)run_id.len, run_id.data, (int)document.len, document.data,
+              ended ? ", ended" : "");
+    return !mu_slice_equal(document, mu_slice_str("too large"));
+}
+
+static void what_gives_a_job_up_stands_alone_and_once(void **state)
+{
+    static const struct mu_engine_op yield = { .kind = MU_ENGINE_YIELD };
+    struct mu_engine_op document = { .kind = MU_ENGINE_DOCUMENT, .value = mu_slice_str("doc") }, bad = document;
+    struct mu_engine_op both[] = { document, yield };
+    struct scene *s = *state;
+    struct mu_engine_config config = {
+        .budget = &s->budget, .revision = BASE, .push = on_push, .document = note_document, .ctx = s
+    };
+    bool held;
+
+    assert_int_equal(do_ops(s, 0, &yield, 1), MU_ENGINE_INVALID); /* there are no documents */
+    assert_int_equal(do_ops(s, 0, &document, 1), MU_ENGINE_INVALID);
+    for (unsigned i = 0; i < COUNT(s->peers); i++)
+        leave(s, i, false);
+    mu_engine_free(s->engine);
+    s->engine = mu_engine_new(&config);
+    assert_int_equal(hello(s, 0, "j"), MU_ENGINE_OK);
+    bad.key = mu_slice_str("k");
+    assert_int_equal(do_ops(s, 0, &bad, 1), MU_ENGINE_INVALID);
+    bad = (struct mu_engine_op){ .kind = MU_ENGINE_DOCUMENT };
+    assert_int_equal(do_ops(s, 0, &bad, 1), MU_ENGINE_INVALID);
+    bad = (struct mu_engine_op){ .kind = MU_ENGINE_YIELD, .value = mu_slice_str("v") };
+    assert_int_equal(do_ops(s, 0, &bad, 1), MU_ENGINE_INVALID);
+    assert_int_equal(transact(s, 0, (struct mu_engine_txn){ .otherwise = &document, .otherwise_count = 1 }, &held),
+                     MU_ENGINE_INVALID);
+    document.value = mu_slice_str("too large");
+    assert_int_equal(do_ops(s, 0, (struct mu_engine_op[]){ put_op("a", "1", 0), document }, 2), MU_ENGINE_EXHAUSTED);
+    assert_string_equal(keys(s, 0, ""), "");
+    document.value = mu_slice_str("doc");
+    assert_int_equal(do_ops(s, 0, (struct mu_engine_op[]){ document, put_op("a", "1", 0) }, 2), MU_ENGINE_OK);
+    assert_string_equal(s->trace.text, "j: doc, ended");
+    assert_int_equal(do_ops(s, 0, both, 2), MU_ENGINE_OK);
+    assert_string_equal(s->trace.text, "j: doc");
+    assert_int_equal(do_ops(s, 0, both, 2), MU_ENGINE_MOVED);
+    assert_string_equal(keys(s, 0, ""), "a=1 1/1");
+}
+
 static void a_full_budget_refuses_the_whole_transaction(void **state)
 {
     struct scene *s = *state;
@@ -556,7 +604,7 @@ static double end_leases(uint64_t count)
     bool held;
 
     mu_engine_peer_init(&peer);
-    assert_int_equal(mu_engine_hello(engine, &peer, mu_slice_str("j")), MU_ENGINE_OK);
+    assert_int_equal(mu_engine_hello(engine, &peer, mu_slice_str("j"), false), MU_ENGINE_OK);
     for (uint64_t i = 1; i <= count; i++) {
         struct mu_engine_grant wanted = { .lease = i, .ttl_ms = LEASE_MS };
         char names[2][24];
@@ -1204,7 +1252,7 @@ static void a_job_has_so_many_connections_and_no_more(void **state)
     assert_non_null(crowd);
     for (size_t i = 0; i < count; i++) {
         mu_engine_peer_init(&crowd[i]);
-        assert_int_equal(mu_engine_hello(s->engine, &crowd[i], mu_slice_str("j")), MU_ENGINE_OK);
+        assert_int_equal(mu_engine_hello(s->engine, &crowd[i], mu_slice_str("j"), false), MU_ENGINE_OK);
     }
     assert_int_equal(hello(s, 5, "j"), MU_ENGINE_EXHAUSTED);
     assert_string_equal(mu_engine_full(s->engine), "the job has too many connections");
@@ -1250,6 +1298,7 @@ int main(void)
         CASE(a_transaction_that_changes_nothing_makes_no_revision),
         CASE(compares_choose_the_branch),
         CASE(what_cannot_be_is_refused_and_changes_nothing),
+        CASE(what_gives_a_job_up_stands_alone_and_once),
         CASE(a_full_budget_refuses_the_whole_transaction),
         CASE(the_engine_takes_half_of_the_budget_and_no_more),
         CASE(what_is_set_aside_for_the_engine_is_used_first),

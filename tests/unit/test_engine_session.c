@@ -1,6 +1,7 @@
 /* An engine's connection: what each frame is answered with, and what ends it. */
 #include "failmalloc.h"
 #include "store/engine_session.h"
+#include "store/limits.h"
 #include "trace.h"
 
 #include <inttypes.h>
@@ -19,6 +20,7 @@ struct client {
 
 struct scene {
     struct mu_budget budget, transit;
+    struct mu_service service;
     struct mu_engine_host_config config;
     struct mu_engine_host host;
     struct client clients[SESSIONS];
@@ -53,6 +55,8 @@ static void say_frame(struct scene *s, const struct mu_frame *frame)
         trace_add(&s->trace, " v%" PRIu32 " %.*s by %.*s at %.*s to %.*s", frame->version, (int)frame->run_id.len,
                   frame->run_id.data, (int)frame->node.len, frame->node.data, (int)frame->my_addr.len,
                   frame->my_addr.data, (int)frame->your_addr.len, frame->your_addr.data);
+        if (frame->moved)
+            trace_add(&s->trace, " moved");
         break;
     case MU_FRAME_DONE:
         trace_add(&s->trace, " code %" PRIu32 "%s at %" PRId64, frame->code, frame->held ? " held" : "",
@@ -187,15 +191,19 @@ static struct mu_engine_op put_op(const char *key, uint64_t lease)
 static int setup(void **state)
 {
     struct scene *s = calloc(1, sizeof *s);
+    struct muster_store_limits limits = { 0 };
 
-    if (s == NULL)
+    if (s == NULL || mu_limits_settle(&limits, NULL) < 0)
         return -1;
+    mu_service_init(&s->service, &limits, MU_DIALECT_L, (struct mu_hash_seed){ 1, 2 }, NULL);
+    s->service.documents = "/doc.";
     s->now_ms = 1000;
     s->transit.max = s->budget.max = 64 << 20;
     s->config = (struct mu_engine_host_config){ .budget = &s->budget,
                                                 .transit = &s->transit,
                                                 .random = { UINT64_MAX, 77 },
                                                 .node = "host1",
+                                                .service = &s->service,
                                                 .send = on_send,
                                                 .drop = on_drop };
     if (mu_engine_host_init(&s->host, &s->config) < 0)
@@ -215,6 +223,7 @@ static int teardown(void **state)
     for (unsigned i = 0; i < SESSIONS; i++)
         leave(s, i, false);
     mu_engine_host_done(&s->host);
+    mu_service_done(&s->service);
     assert_int_equal(s->budget.used, 0);
     assert_int_equal(s->transit.used, 0);
     free(s);
@@ -341,29 +350,71 @@ static void a_will_leaves_a_mark(void **state)
     assert_string_equal(heard(s, 1), "EVENTS 0 watch 5: -nodes/2 revoked, heard 0 ms ago");
 }
 
-static void a_job_that_has_a_document_is_refused(void **state)
+static struct mu_engine_op document_op(const char *document)
+{
+    return (struct mu_engine_op){ .kind = MU_ENGINE_DOCUMENT, .value = mu_slice_str(document) };
+}
+
+static bool is_document(const struct scene *s, const char *text)
+{
+    return mu_slice_equal(mu_table_get(&s->service.table, mu_slice_str("/doc.job")), mu_slice_str(text));
+}
+
+static void a_job_that_has_a_document_meets_there(void **state)
 {
     struct scene *s = *state;
-    struct mu_request set = { .op = MU_OP_SET, .key = mu_slice_str("/doc.job"), .value = mu_slice_str("x") };
+    struct mu_engine_op op = put_op("nodes/1", 9);
     struct mu_frame other = a_hello();
-    struct mu_table table;
-    struct mu_answer answer;
-    struct mu_peer peer;
 
-    mu_table_init(&table, &s->budget, 1000, (struct mu_hash_seed){ 1, 2 });
-    mu_peer_init(&peer);
-    s->host.table = &table;
-    s->host.documents = "/doc.";
-    mu_table_step(&table, &peer, &set, &answer, NULL);
-    assert_string_equal(ask(s, 0, a_hello()), "DONE 1 code 9 at 0");
+    assert_true(mu_service_put(&s->service, mu_slice_str("/doc.job"), mu_slice_str("x")));
+    assert_string_equal(ask(s, 0, a_hello()), "WELCOME 1 v1 job by host1 at 10.0.0.1 to 10.0.0.9 moved");
+    assert_string_equal(ask(s, 0, a_grant(9)), "DONE 2 code 10 at 0"); /* which came in the same segment */
+    assert_string_equal(ask(s, 0, a_put(&op, 3)), "DONE 3 code 10 at 0");
+    assert_string_equal(ask(s, 0, (struct mu_frame){ .type = MU_FRAME_REVOKE, .id = 4, .lease = 9 }),
+                        "DONE 4 code 10 at 0");
     other.run_id = mu_slice_str("job2");
     assert_string_equal(ask(s, 1, other), "WELCOME 1 v1 job2 by host1 at 10.0.0.1 to 10.0.0.9");
-    set.op = MU_OP_DELETE_KEY;
-    mu_table_step(&table, &peer, &set, &answer, NULL);
+    assert_true(mu_service_put(&s->service, mu_slice_str("/doc.job"), mu_slice_str("")));
     assert_string_equal(ask(s, 0, a_hello()), "WELCOME 1 v1 job by host1 at 10.0.0.1 to 10.0.0.9");
-    s->host.table = NULL;
-    mu_table_leave(&table, &peer);
-    mu_table_done(&table);
+}
+
+static void a_job_that_is_given_up_for_a_document_goes_on_there(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op ops[] = { put_op("job/moved", 0), document_op("x"), { .kind = MU_ENGINE_YIELD } };
+    struct mu_engine_op op = put_op("nodes/1", 0);
+    struct mu_frame yield = a_put(ops, 3);
+
+    yield.txn.then_count = COUNT(ops);
+    (void)ask(s, 0, a_hello());
+    (void)ask(s, 0, a_grant(9));
+    assert_string_equal(ask(s, 0, yield), "DONE 3 code 0 held at 1");
+    assert_true(is_document(s, "x"));
+    assert_string_equal(ask(s, 0, a_put(&op, 4)), "DONE 4 code 10 at 1");
+    assert_string_equal(ask(s, 1, a_hello()), "WELCOME 1 v1 job by host1 at 10.0.0.1 to 10.0.0.9 moved");
+    leave(s, 0, false);
+    turn(s, 10000); /* nothing of it is left here */
+    assert_string_equal(ask(s, 1, a_hello()), "WELCOME 1 v1 job by host1 at 10.0.0.1 to 10.0.0.9 moved");
+}
+
+/* Others of that job see its document while it ends; the next job of that name is another one. */
+static void the_name_of_a_job_that_ended_here_is_free_again(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = document_op("closed");
+
+    for (unsigned i = 0; i < 2; i++) {
+        (void)ask(s, 0, a_hello());
+        assert_true(is_document(s, ""));
+        (void)ask(s, 0, a_put(&op, 2));
+        assert_true(is_document(s, "closed"));
+        assert_int_equal(mu_engine_place_of(s->host.engine, mu_slice_str("job")), MU_ENGINE_PLACE_DOCUMENT);
+        assert_string_equal(ask(s, 1, a_hello()), "WELCOME 1 v1 job by host1 at 10.0.0.1 to 10.0.0.9");
+        leave(s, 0, false);
+        leave(s, 1, false);
+    }
+    assert_true(mu_service_put(&s->service, mu_slice_str("/doc.job"), mu_slice_str("begun anew by somebody")));
+    assert_string_equal(ask(s, 0, a_hello()), "WELCOME 1 v1 job by host1 at 10.0.0.1 to 10.0.0.9 moved");
 }
 
 static void a_lease_moves_to_a_new_connection(void **state)
@@ -563,7 +614,7 @@ static void a_node_with_the_token_is_let_in(void **state)
     assert_string_equal(ask(s, 0, a_hello()), "CHALLENGE 1 0123456789abcdef0123456789abcdef");
     assert_string_equal(ask(s, 0, a_hello()), "CHALLENGE 1 0123456789abcdef0123456789abcdef");
     assert_string_equal(ask(s, 0, a_proven_hello(&token, nonces[0], "job", "node3")), welcomed);
-    assert_true(mu_engine_has_job(s->host.engine, mu_slice_str("job")));
+    assert_int_equal(mu_engine_place_of(s->host.engine, mu_slice_str("job")), MU_ENGINE_PLACE_HERE);
     assert_string_equal(ask(s, 0, a_hello()), "DONE 1 code 9 at 0"); /* once */
     use_token(s, NULL);
     assert_string_equal(ask(s, 1, a_proven_hello(&token, nonces[1], "job", "node3")), welcomed); /* nobody asks */
@@ -621,7 +672,7 @@ static void a_wrong_proof_ends_the_connection(void **state)
         assert_int_equal(feed(s, 0, mu_buf_slice(&out), &error), MUSTER_EPROTOCOL);
         assert_string_equal(error.text, "its token is another one than this store's");
         assert_string_equal(heard(s, 0), "DONE 1 code 16 at 0"); /* it is told, too */
-        assert_false(mu_engine_has_job(s->host.engine, mu_slice_str("job")));
+        assert_int_equal(mu_engine_place_of(s->host.engine, mu_slice_str("job")), MU_ENGINE_PLACE_NONE);
         mu_buf_done(&out);
     }
     use_token(s, NULL);
@@ -742,7 +793,9 @@ int main(void)
         CASE(hello_for_another_job_is_refused),
         CASE(a_will_ends_a_lease_without_a_hello),
         CASE(a_will_leaves_a_mark),
-        CASE(a_job_that_has_a_document_is_refused),
+        CASE(a_job_that_has_a_document_meets_there),
+        CASE(a_job_that_is_given_up_for_a_document_goes_on_there),
+        CASE(the_name_of_a_job_that_ended_here_is_free_again),
         CASE(a_node_with_the_token_is_let_in),
         CASE(a_node_without_the_token_does_and_learns_nothing),
         CASE(a_wrong_proof_ends_the_connection),

@@ -88,6 +88,16 @@ static struct peer *watcher_of(struct scene *s)
     return peer;
 }
 
+/* One that watches what the engine itself says to the job. */
+static struct peer *watcher_of_job(struct scene *s)
+{
+    struct peer *peer = greet(s);
+
+    tell(peer, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 3, .watch = 1, .key = mu_slice_str("job/") });
+    assert_int_equal(told(peer).type, MU_FRAME_KVS);
+    return peer;
+}
+
 static void assert_change(struct peer *peer, const char *key, bool deleted, enum mu_engine_end end)
 {
     struct mu_frame frame = told(peer);
@@ -199,44 +209,74 @@ static void the_welcome_says_who_is_who(void **state)
 
 /* ---- A job meets in one place ---- */
 
-static void who_asks_for_the_document_of_a_job_in_the_engine_is_refused_and_told_of_once(void **state)
+static void who_asks_for_the_document_of_a_job_in_the_engine_waits_for_it(void **state)
 {
     struct scene *s = *state;
-    struct peer *stock = meet(s, V), *node, *off = meet(s, V), *again = meet(s, V);
+    struct peer *stock = meet(s, V), *node = watcher_of_job(s), *gone = meet(s, V);
+    const struct mu_engine_op yield = { .kind = MU_ENGINE_YIELD };
 
+    ask(stock, "COMPARE_SET (/torch.rendezvous.other) () (doc)", "(doc)");
+    say(gone, "COMPARE_SET (/torch.rendezvous.job) () (doc)");
+    assert_change(node, MU_ENGINE_OUTSIDERS, false, MU_ENGINE_DELETED);
+    peer_close(gone);
+    assert_change(node, MU_ENGINE_OUTSIDERS, true, MU_ENGINE_DELETED);
+    say(stock, "COMPARE_SET (/torch.rendezvous.job) () (doc)");
+    assert_change(node, MU_ENGINE_OUTSIDERS, false, MU_ENGINE_DELETED);
+    tell(node, (struct mu_frame){ .type = MU_FRAME_TXN, .id = 9, .txn = { .then = &yield, .then_count = 1 } });
+    assert_done(node, MU_ENGINE_OK);
+    hear(stock, "(doc)");
+    node = meet(s, V);
+    ask(node, "CHECK #1 (muster/engine/1)", "00");
+    tell(node, hello);
+    assert_true(told(node).moved);
+}
+
+static void who_asks_for_the_document_of_a_job_that_is_over_goes_on(void **state)
+{
+    struct scene *s = *state;
+    struct peer *stock = meet(s, V), *node = watcher_of_job(s);
+
+    say(stock, "COMPARE_SET (/torch.rendezvous.job) () (doc)");
+    assert_change(node, MU_ENGINE_OUTSIDERS, false, MU_ENGINE_DELETED);
+    peer_close(node);
+    hear(stock, "(doc)");
+}
+
+static void a_job_that_takes_nobody_else_refuses_and_tells_of_them_once(void **state)
+{
+    struct scene *s = *state;
+    struct peer *stock = meet(s, V), *node = meet(s, V), *again = meet(s, V);
+    struct mu_frame only = hello;
+
+    only.only = true;
     ask(stock, "CHECK #1 (muster/engine/1/job)", "01");
-    node = greet(s);
+    ask(node, "CHECK #1 (muster/engine/1)", "00");
+    tell(node, only);
+    assert_int_equal(told(node).type, MU_FRAME_WELCOME);
     ask(stock, "CHECK #1 (muster/engine/1/job)", "00");
     ask(stock, "CHECK #1 (muster/engine/1/other)", "01");
-    ask(stock, "COMPARE_SET (/torch.rendezvous.other) () (doc)", "(doc)");
     say(stock, "COMPARE_SET (/torch.rendezvous.job) () (doc)");
     hear_end(stock);
     say(again, "ADD (/torch.rendezvous.job) #1");
     hear_end(again);
-    assert_int_equal(lines_with("it asks for the document of job 'job', which meets in the engine (engine=on)"), 1);
+    assert_int_equal(lines_with("it asks for the document of job 'job', which meets in the engine alone (engine=only)"),
+                     1);
     tell(node, (struct mu_frame){ .type = MU_FRAME_KEEP, .id = 4 });
     assert_done(node, MU_ENGINE_OK);
-    peer_close(node);
-    UNTIL(stats(s).connections == 1);
-    ask(off, "COMPARE_SET (/torch.rendezvous.job) () (doc)", "(doc)"); /* it has no connection and no lease */
 }
 
 static void a_job_with_a_document_does_not_meet_in_the_engine(void **state)
 {
     struct scene *s = *state;
     struct peer *stock = meet(s, V), *node = meet(s, V);
-    struct mu_frame refused;
 
     ask(stock, "COMPARE_SET (/torch.rendezvous.job) () (doc)", "(doc)");
     ask(node, "CHECK #1 (muster/engine/1)", "00");
     tell(node, hello);
-    refused = told(node);
-    assert_int_equal(refused.type, MU_FRAME_DONE);
-    assert_int_equal(refused.code, MU_ENGINE_PRECONDITION);
-    assert_true(refused.text.len > 0);
+    assert_true(told(node).moved);
     ask(stock, "DELETE_KEY (/torch.rendezvous.job)", "#1");
     tell(node, hello);
-    assert_int_equal(told(node).type, MU_FRAME_WELCOME);
+    assert_false(told(node).moved);
 }
 
 /* ---- A token ---- */
@@ -782,7 +822,9 @@ int main(void)
         OFFERED(frames_may_come_with_the_probe),
         OFFERED(nothing_of_the_store_comes_between_frames),
         OFFERED(the_welcome_says_who_is_who),
-        OFFERED(who_asks_for_the_document_of_a_job_in_the_engine_is_refused_and_told_of_once),
+        OFFERED(who_asks_for_the_document_of_a_job_in_the_engine_waits_for_it),
+        OFFERED(who_asks_for_the_document_of_a_job_that_is_over_goes_on),
+        OFFERED(a_job_that_takes_nobody_else_refuses_and_tells_of_them_once),
         OFFERED(a_job_with_a_document_does_not_meet_in_the_engine),
         GUARDED(who_proves_the_token_is_welcome),
         GUARDED(who_has_another_token_is_told_and_cut_off),

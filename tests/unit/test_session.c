@@ -1134,40 +1134,65 @@ static void push_nothing(void *ctx, struct mu_engine_peer *peer, uint32_t watch,
     (void)count;
 }
 
+static bool put_document(void *ctx, struct mu_slice run_id, struct mu_slice document, bool ended)
+{
+    struct scene *s = ctx;
+
+    (void)ended;
+    assert_true(mu_slice_equal(run_id, mu_slice_str("job")));
+    return mu_service_put(&s->service, mu_slice_str("/doc.job"), document);
+}
+
+static bool has_outsider(struct mu_engine *engine, struct mu_engine_peer *node)
+{
+    struct mu_engine_found found;
+    bool has;
+
+    assert_int_equal(mu_engine_range(engine, node, mu_slice_str(MU_ENGINE_OUTSIDERS), false, 0, &found), MU_ENGINE_OK);
+    has = found.count > 0;
+    mu_engine_found_done(engine, &found);
+    return has;
+}
+
 /* A node of job "job" is connected to the engine. */
 static struct mu_engine *engine_with_job(struct scene *s, struct mu_engine_peer *node)
 {
     struct mu_engine_config config = { .budget = &s->service.budget,
                                        .revision = MU_ENGINE_REVISION_MIN,
-                                       .push = push_nothing };
+                                       .push = push_nothing,
+                                       .document = put_document,
+                                       .ctx = s };
     struct mu_engine *engine = mu_engine_new(&config);
 
     assert_non_null(engine);
     mu_engine_peer_init(node);
-    assert_int_equal(mu_engine_hello(engine, node, mu_slice_str("job")), MU_ENGINE_OK);
+    assert_int_equal(mu_engine_hello(engine, node, mu_slice_str("job"), false), MU_ENGINE_OK);
     s->service.engine = engine;
     s->service.documents = "/doc.";
     return engine;
 }
 
-static void nobody_writes_the_document_of_a_job_in_the_engine(void **state)
+/* A peer writes the document: what it does then. */
+enum write_ends { WRITE_GOES_ON, WRITE_WAITS, WRITE_IS_REFUSED };
+
+static void the_document_of_a_job_in_the_engine_is_waited_for(void **state)
 {
     static const struct {
         const char *request;
-        bool refused;
+        enum write_ends ends;
     } rows[] = {
-        { "SET (/doc.job) (x)", true },
-        { "COMPARE_SET (/doc.job) () (x)", true },
-        { "ADD (/doc.job) #1", true },
-        { "APPEND (/doc.job) (x)", true },
-        { "MULTI_SET #2 (/a) (x) (/doc.job) (x)", true },
-        { "QUEUE_PUSH (/doc.job) (x)", true },
-        { "SET (/doc.job2) (x)", false },
-        { "SET (/doc.jo) (x)", false },
-        { "SET (/doc.) (x)", false },
-        { "SET (doc.job) (x)", false },
-        { "CHECK #1 (/doc.job)", false },
-        { "DELETE_KEY (/doc.job)", false },
+        { "SET (/doc.job) (x)", WRITE_WAITS },
+        { "COMPARE_SET (/doc.job) () (x)", WRITE_WAITS },
+        { "ADD (/doc.job) #1", WRITE_IS_REFUSED },
+        { "APPEND (/doc.job) (x)", WRITE_IS_REFUSED },
+        { "MULTI_SET #2 (/a) (x) (/doc.job) (x)", WRITE_IS_REFUSED },
+        { "QUEUE_PUSH (/doc.job) (x)", WRITE_IS_REFUSED },
+        { "SET (/doc.job2) (x)", WRITE_GOES_ON },
+        { "SET (/doc.jo) (x)", WRITE_GOES_ON },
+        { "SET (/doc.) (x)", WRITE_GOES_ON },
+        { "SET (doc.job) (x)", WRITE_GOES_ON },
+        { "CHECK #1 (/doc.job)", WRITE_GOES_ON },
+        { "DELETE_KEY (/doc.job)", WRITE_GOES_ON },
     };
     struct mu_engine_peer node;
     struct scene *s = *state;
@@ -1175,14 +1200,110 @@ static void nobody_writes_the_document_of_a_job_in_the_engine(void **state)
 
     for (size_t i = 0; i < COUNT(rows); i++) {
         joins(s, 4, MU_DIALECT_V);
-        assert_int_equal(says(s, 4, rows[i].request) < 0, rows[i].refused);
-        assert_int_equal(s->peers[4].session.strayed, rows[i].refused);
-        assert_true(!rows[i].refused || strstr(s->err.text, "the document of job 'job'") != NULL);
+        assert_int_equal(says(s, 4, rows[i].request) < 0, rows[i].ends == WRITE_IS_REFUSED);
+        assert_int_equal(s->peers[4].session.strayed, rows[i].ends == WRITE_IS_REFUSED);
+        assert_int_equal(s->peers[4].session.state == MU_SESSION_OUTSIDE, rows[i].ends == WRITE_WAITS);
+        assert_int_equal(has_outsider(engine, &node), rows[i].ends == WRITE_WAITS);
+        assert_true(!s->peers[4].session.strayed || strstr(s->err.text, "the document of job 'job'") != NULL);
         leaves(s, 4);
+        assert_false(has_outsider(engine, &node));
     }
     assert_asks(s, 0, "CHECK #1 (/doc.job)", "01");
     mu_engine_leave(engine, &node, false, 0);
     assert_asks(s, 0, "COMPARE_SET (/doc.job) () (x)", "(x)"); /* the job has gone */
+    mu_engine_free(engine);
+}
+
+/* In each of these ways. */
+static void who_waits_for_a_document_goes_on_when(const char *how, struct scene *s)
+{
+    static const struct mu_engine_op ops[] = { { .kind = MU_ENGINE_YIELD },
+                                               { .kind = MU_ENGINE_DOCUMENT, .value = { "the engine's", 12 } } };
+    struct mu_engine_peer node;
+    struct mu_engine *engine = engine_with_job(s, &node);
+    const struct mu_engine_grant rest = { .lease = 7, .ttl_ms = 60000 };
+    bool yields = strcmp(how, "the job moves") == 0, stays = strcmp(how, "nobody is in it") == 0;
+    bool ends = stays || strcmp(how, "the job is over") == 0;
+    struct mu_engine_txn txn = { .id = 1, .then = yields ? ops : ops + 1, .then_count = yields ? 2 : 1 };
+    uint64_t openings;
+    bool held;
+
+    joins(s, 3, MU_DIALECT_V);
+    joins(s, 4, MU_DIALECT_L1);
+    assert_asks(s, 3, "COMPARE_SET (/doc.job) () (third)", "");
+    assert_asks(s, 4, "COMPARE_SET (/doc.job) () (fourth)", "");
+    assert_asks(s, 3, "CHECK #1 (/doc.job)", ""); /* it stands behind that */
+    openings = mu_engine_openings(engine);
+    if (stays)
+        assert_int_equal(mu_engine_grant(engine, &node, &rest, 0), MU_ENGINE_OK);
+    if (ends)
+        mu_engine_leave(engine, &node, false, 0);
+    else
+        assert_int_equal(mu_engine_txn(engine, &node, &txn, &held), MU_ENGINE_OK);
+    assert_true(mu_engine_openings(engine) > openings);
+    assert_int_equal(mu_session_feed(&s->peers[3].session, mu_slice("", 0), 0, &s->err), 0);
+    assert_int_equal(mu_session_feed(&s->peers[4].session, mu_slice("", 0), 0, &s->err), 0);
+    assert_hears(s, 3, ends ? "(third) 00" : "(the engine's) 00");
+    assert_hears(s, 4, ends ? "(third)" : "(the engine's)");
+    assert_false(!ends && has_outsider(engine, &node));
+    leaves(s, 3);
+    leaves(s, 4);
+    if (!ends)
+        mu_engine_leave(engine, &node, false, 0);
+    mu_engine_free(engine);
+    s->service.engine = NULL;
+    assert_true(mu_service_put(&s->service, mu_slice_str("/doc.job"), mu_slice_str("")));
+}
+
+static void who_waits_for_a_document_goes_on_when_it_is_there_or_the_job_is_over(void **state)
+{
+    struct scene *s = *state;
+
+    who_waits_for_a_document_goes_on_when("the job moves", s);
+    who_waits_for_a_document_goes_on_when("it has ended in a document", s);
+    who_waits_for_a_document_goes_on_when("the job is over", s);
+    who_waits_for_a_document_goes_on_when("nobody is in it", s);
+}
+
+static void a_job_that_wants_the_engine_only_refuses_those_who_wait(void **state)
+{
+    struct mu_engine_peer node, other;
+    struct scene *s = *state;
+    struct mu_engine *engine = engine_with_job(s, &node);
+
+    joins(s, 4, MU_DIALECT_V);
+    assert_asks(s, 4, "COMPARE_SET (/doc.job) () (x)", "");
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "01");
+    mu_engine_peer_init(&other);
+    assert_int_equal(mu_engine_hello(engine, &other, mu_slice_str("job"), true), MU_ENGINE_OK);
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "00");
+    assert_int_equal(mu_session_feed(&s->peers[4].session, mu_slice("", 0), 0, &s->err), MUSTER_EINVAL);
+    assert_string_equal(s->err.text,
+                        "it asks for the document of job 'job', which meets in the engine alone (engine=only)");
+    leaves(s, 4);
+    mu_engine_leave(engine, &node, false, 0);
+    mu_engine_leave(engine, &other, false, 0);
+    mu_engine_free(engine);
+}
+
+static void who_goes_on_sending_while_it_waits_is_refused(void **state)
+{
+    struct mu_engine_peer node;
+    struct scene *s = *state;
+    struct mu_engine *engine = engine_with_job(s, &node);
+    int rc = 0;
+
+    s->service.limits.request_bytes = 2000;
+    joins(s, 4, MU_DIALECT_V);
+    assert_asks(s, 4, "COMPARE_SET (/doc.job) () (x)", "");
+    for (unsigned i = 0; i < 1000 && rc == 0; i++)
+        rc = says(s, 4, "NUM_KEYS");
+    assert_int_equal(rc, 0); /* a byte each */
+    for (unsigned i = 0; i < 1000 && rc == 0; i++)
+        rc = says(s, 4, "NUM_KEYS");
+    assert_int_equal(rc, MUSTER_ELIMIT);
+    leaves(s, 4);
+    mu_engine_leave(engine, &node, false, 0);
     mu_engine_free(engine);
 }
 
@@ -1226,20 +1347,24 @@ static void where_jobs_have_a_token_nobody_writes_documents(void **state)
     assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "00"); /* so that a node without the engine gives up */
 }
 
-static void it_can_be_asked_whether_a_job_meets_in_the_engine(void **state)
+static void it_can_be_asked_whether_a_job_meets_in_the_engine_alone(void **state)
 {
-    struct mu_engine_peer node;
+    struct mu_engine_peer node, other;
     struct scene *s = *state;
     struct mu_engine *engine;
 
+    mu_engine_peer_init(&other);
     assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "01");
     engine = engine_with_job(s, &node);
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "01"); /* which takes outsiders */
+    assert_int_equal(mu_engine_hello(engine, &other, mu_slice_str("job"), true), MU_ENGINE_OK);
     assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "00");
     assert_asks(s, 0, "CHECK #1 (muster/engine/1/other)", "01");
     assert_asks(s, 0, "CHECK #1 (muster/engine/1/)", "01");
     assert_asks(s, 0, "CHECK #2 (muster/engine/1/job) (x)", "01");
     assert_int_equal(s->peers[0].session.state, MU_SESSION_READING);
     mu_engine_leave(engine, &node, false, 0);
+    mu_engine_leave(engine, &other, false, 0);
     assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "01");
     mu_engine_free(engine);
 }
@@ -1292,8 +1417,11 @@ int main(void)
         test(who_leaves_in_the_middle_of_a_long_wait_leaves_nothing),
         test(a_long_wait_is_canceled_in_turns),
         test(a_long_wait_there_is_no_room_for_is_refused_and_given_back),
-        test(nobody_writes_the_document_of_a_job_in_the_engine),
-        test(it_can_be_asked_whether_a_job_meets_in_the_engine),
+        test(the_document_of_a_job_in_the_engine_is_waited_for),
+        test(who_waits_for_a_document_goes_on_when_it_is_there_or_the_job_is_over),
+        test(a_job_that_wants_the_engine_only_refuses_those_who_wait),
+        test(who_goes_on_sending_while_it_waits_is_refused),
+        test(it_can_be_asked_whether_a_job_meets_in_the_engine_alone),
         test(where_jobs_have_a_token_nobody_writes_documents),
         cmocka_unit_test(a_conversation_survives_any_allocation_that_fails),
     };
