@@ -132,7 +132,8 @@ static void send_hello(struct mu_engine_store *s, struct mu_slice proof)
                                                          .version_max = MU_FRAME_VERSION,
                                                          .run_id = mu_slice_str(s->run_id),
                                                          .node = mu_slice_str(s->node),
-                                                         .proof = proof });
+                                                         .proof = proof,
+                                                         .only = s->only });
 }
 
 static void greet(struct mu_engine_store *s, struct mu_slice proof)
@@ -452,6 +453,7 @@ struct mu_engine_store *mu_engine_store_new(const struct mu_engine_store_config 
     s->lease_ms = config->lease_ms;
     s->job_lease_ms = config->job_lease_ms;
     s->renew_ms = config->renew_ms;
+    s->only = config->only;
     s->rng = mu_rng_seeded(config->seed);
     memcpy(s->secret, config->will_secret, sizeof s->secret);
     if (config->token != NULL)

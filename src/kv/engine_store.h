@@ -78,6 +78,7 @@ struct mu_engine_store_config {      /* copied */
     uint64_t renew_ms;               /* at least so often our lease is kept alive, and RENEWED is told; 0: it is not */
     uint64_t seed;                   /* random: for ids of leases, and delays */
     char will_secret[MU_ENGINE_SECRET_BYTES]; /* random: ends our lease, see mu_engine_store_will() */
+    bool only;                                /* the job meets in the engine alone */
     const struct mu_token *token; /* that the store wants; NULL: it wants none. Wiped when the client is freed */
 };
 

@@ -30,10 +30,16 @@ static struct muster_error refusal(const struct mu_engine_store *s, const struct
     return error;
 }
 
-/* False: no memory. */
-static bool tell_met(struct mu_engine_store *s, struct mu_slice host)
+static int out_of_memory(const struct mu_engine_store *s, struct muster_error *reterr)
 {
-    struct mu_fold_event event = { .type = MU_FOLD_ON_MET, .another = s->is_another };
+    return mu_fail(reterr, MUSTER_ENOMEM, "no memory for what the store at %s holds, at most %u MiB", s->peer,
+                   MU_ENGINE_STORE_LOAD_MAX >> 20);
+}
+
+/* False: no memory. */
+static bool tell_met(struct mu_engine_store *s, struct mu_slice host, bool moved)
+{
+    struct mu_fold_event event = { .type = MU_FOLD_ON_MET, .another = s->is_another, .moved = moved };
     struct mu_arena arena = { 0 };
 
     event.host = mu_arena_join(&arena, host, mu_slice_str(""));
@@ -62,8 +68,13 @@ static int on_welcome(struct mu_engine_store *s, const struct mu_frame *frame, s
     s->epoch = frame->epoch;
     s->has_epoch = true;
     (void)snprintf(s->local, sizeof s->local, "%.*s", (int)frame->your_addr.len, frame->your_addr.data);
-    if (!tell_met(s, frame->node))
+    if (!tell_met(s, frame->node, frame->moved))
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for what the engine says");
+    if (frame->moved) { /* the job has no keys here */
+        (void)mu_fail(&s->why, MUSTER_ELOST, "the job meets in a document of the store at %s", s->peer);
+        mu_es_hang_up(s);
+        return 0;
+    }
     if (s->attach_id != 0)
         mu_es_become(s, MU_ENGINE_STORE_ATTACHING);
     else
@@ -170,6 +181,10 @@ static int on_request_done(struct mu_engine_store *s, struct request *r, const s
 
     if (mu_es_is_reading(r) && ok)
         return no_answer(frame, reterr);
+    if (frame->code == MU_ENGINE_MOVED) {
+        mu_es_request_done(s, r);
+        return tell_met(s, mu_slice_str(""), true) ? 0 : out_of_memory(s, reterr);
+    }
     if (!ok && r->type != MU_FOLD_DO_DROP_LEASE &&
         (r->type != MU_FOLD_DO_KEEP_JOB || frame->code != MU_ENGINE_NOT_FOUND)) {
         struct muster_error error = refusal(s, frame, "refuses a request");
@@ -248,12 +263,6 @@ static struct mu_fold_kv changed(const struct mu_engine_change *change)
         kv.how = hows[change->end];
     kv.ago_ms = change->ago_ms;
     return kv;
-}
-
-static int out_of_memory(const struct mu_engine_store *s, struct muster_error *reterr)
-{
-    return mu_fail(reterr, MUSTER_ENOMEM, "no memory for what the store at %s holds, at most %u MiB", s->peer,
-                   MU_ENGINE_STORE_LOAD_MAX >> 20);
 }
 
 static int by_coming(const void *a, const void *b)

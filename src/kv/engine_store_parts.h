@@ -73,6 +73,7 @@ struct mu_engine_store {
     enum mu_engine_store_output_type wish; /* CONNECT, DISCONNECT or NOTHING */
     uint64_t now_ms;
     uint64_t lease_ms, job_lease_ms, renew_ms;
+    bool only;
     uint64_t kept_ms; /* when the last KEEP was sent */
     struct mu_rng rng;
     char secret[MU_ENGINE_SECRET_BYTES];

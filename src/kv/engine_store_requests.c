@@ -353,9 +353,13 @@ static void unwatch(struct mu_engine_store *s, enum mu_fold_scope scope)
 
 static void copy_ops(const struct mu_fold_op *ops, size_t count, struct mu_engine_op *to)
 {
+    static const enum mu_engine_op_kind kinds[] = { [MU_FOLD_PUT] = MU_ENGINE_PUT,
+                                                    [MU_FOLD_DELETE_PREFIX] = MU_ENGINE_DELETE_PREFIX,
+                                                    [MU_FOLD_DOCUMENT] = MU_ENGINE_DOCUMENT,
+                                                    [MU_FOLD_YIELD] = MU_ENGINE_YIELD };
+
     for (size_t i = 0; i < count; i++)
-        to[i] = (struct mu_engine_op){ ops[i].kind == MU_FOLD_PUT ? MU_ENGINE_PUT : MU_ENGINE_DELETE_PREFIX, ops[i].key,
-                                       ops[i].value, (uint64_t)ops[i].lease };
+        to[i] = (struct mu_engine_op){ kinds[ops[i].kind], ops[i].key, ops[i].value, (uint64_t)ops[i].lease };
 }
 
 static int make_txn(struct request *r, const struct mu_fold_write *write)

@@ -593,9 +593,11 @@ void mu_fold_step(struct mu_fold *f, const struct mu_fold_event *event, struct m
     f->now_ms = event->now_ms;
     handle(f, event);
     f->wake_ms = UINT64_MAX;
-    observe_leaving(f);
-    mu_fold_observe(f);
-    mu_fold_drive(f);
+    if (!mu_fold_observe_moved(f)) {
+        observe_leaving(f);
+        mu_fold_observe(f);
+        mu_fold_drive(f);
+    }
     check(f);
     for (unsigned i = 0; i < f->out->count; i++) /* a loss is told of the world that we are in */
         assert(f->out->items[i].type != MU_FOLD_DO_TELL || f->out->items[i].news.tell != MU_PART_TELL_LOST ||
@@ -725,6 +727,9 @@ int mu_fold_new(const struct mu_fold_config *config, struct mu_fold **ret_fold, 
     (void)snprintf(f->how_lost, sizeof f->how_lost, "no keep-alive for %" PRIu64 " s", config->lease_ms / 1000);
     f->tells_how = config->tells_how;
     f->wants_names = config->wants_names;
+    f->has_documents = config->documents != NULL;
+    if (f->has_documents)
+        f->dialect = *config->documents;
     f->fence_ms = config->fence_ms;
     (void)snprintf(f->fence_text, sizeof f->fence_text, "%s has acknowledged no keep-alive for %" PRIu64 " s",
                    f->service, config->fence_ms / 1000);
@@ -748,5 +753,6 @@ void mu_fold_free(struct mu_fold *f)
     mu_buf_done(&f->mark);
     mu_buf_done(&f->waiting);
     mu_buf_done(&f->killed_mark);
+    mu_buf_done(&f->document);
     free(f);
 }

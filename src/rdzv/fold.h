@@ -12,6 +12,8 @@
  *   member/<world>/<page>   who is in it, by rank
  *   member/<world>/left/<node>   the last record of a member that has left it
  *   job/master              is the driver's: where workers meet
+ *   job/stock               is the store's: somebody waits who cannot meet here
+ *   job/moved               the job goes on in a document
  * and, below /muster//, where no job is:
  *   waiting/<run id>        the record of a leader that waits for a round, under its own lease, for people (waiters.h)
  * Keys without a node's lease are under the job's, which the leader keeps alive: when nobody is left, all of them go.
@@ -38,8 +40,9 @@
  * at least one is back). A member is in a world until its record says that it left, or its record is gone: an event of
  * etcd's, no clock. Nodes that could be let in are `waiting` (told after a hold-down); those without a place are
  * spares. Members of the last round come first, in their old order; then everybody by the revision that created its
- * record. A newcomer is a spare if its limits contradict those of the nodes before it, or if it wants more nodes than
- * there are: no node can end a round in which it cannot be.
+ * record. Where the store has documents too, those who are in are then sorted by name, as in a document. A newcomer is
+ * a spare if its limits contradict those of the nodes before it, or if it wants more nodes than there are: no node can
+ * end a round in which it cannot be.
  *
  *   IDLE --join--> JOINING --the document's world has a seat for us--> MEMBER --join--> JOINING ...
  *     ^               |                                                   |  \
@@ -69,6 +72,12 @@
  * whose store was replaced writes into its record which world it knows last, whether it is in it or not, and who
  * hosted the store. The world is put back from that, without that member, and the next one follows: rounds and
  * restarts are counted on. No first round is made while a record names a world.
+ *
+ * **PyTorch's nodes** (and whoever else cannot meet here) want the job's document in the store. One who comes waits
+ * there, and the leader sees it in job/stock: as a newcomer, if the world has a place for it, else as a spare. When
+ * nobody is in the world any more, and there is a place, no next world is made: the leader puts an empty document into
+ * the store, and all nodes meet in that (mu_fold_has_moved). A job that ends leaves a closed one there, so that nobody
+ * begins it anew.
  *
  * **Fence.** A member that is cut off goes on with its workers, beside the node that has taken its place. With a fence
  * it tells REMOVED when its lease was not renewed for that time, joins nothing by itself, and enters no world.
@@ -126,7 +135,7 @@ struct mu_fold_kv {
     X(STALE, "stale")           /* scope: changes were missed; none come before it is loaded again */                  \
     X(TROUBLE, "trouble")       /* etcd cannot be heard: error, gone; or can again: NULL. Again when it is gone */     \
     X(LEASED, "leased")         /* TAKE_LEASE's answer: lease, sent_ms */                                              \
-    X(MET, "met")               /* the store that holds the keys: host, another */                                     \
+    X(MET, "met")               /* the store that holds the keys: host, another, moved */                              \
     X(RENEWED, "renewed")       /* it was kept alive: id: of TAKE_LEASE, sent_ms. Only if somebody wants it */         \
     X(LEASE_LOST, "lease lost") /* ... or it was lost, now or later: error */                                          \
     X(DROPPED, "dropped")       /* DROP_LEASE's answer, whatever came of it */                                         \
@@ -161,6 +170,7 @@ struct mu_fold_event { /* borrows what it points to */
     uint64_t ago_ms;      /* TROUBLE: since it was last heard; 0: not known */
     struct mu_slice host; /* MET: the node whose agent hosts it, as mu_node_text() writes it; empty: no node does */
     bool another;         /* MET: it has nothing of what was there when it was met last */
+    bool moved;           /* MET: the job meets in a document of that store */
     bool final;           /* REQUEST_FAILED, LEASE_LOST: trying again does not help (refused, not allowed, ...) */
     bool refused;         /* REQUEST_FAILED, LEASE_LOST: the other side has answered that it does not do it */
     bool lease_gone;      /* REQUEST_FAILED: etcd has answered that it has no such lease; nothing was done */
@@ -200,7 +210,8 @@ struct mu_fold_compare {
     int64_t revision;
 };
 
-enum mu_fold_op_kind { MU_FOLD_PUT, MU_FOLD_DELETE_PREFIX };
+/* DOCUMENT: `value` is put into the store, as the job's document. YIELD: the job has moved there. */
+enum mu_fold_op_kind { MU_FOLD_PUT, MU_FOLD_DELETE_PREFIX, MU_FOLD_DOCUMENT, MU_FOLD_YIELD };
 
 struct mu_fold_op {
     enum mu_fold_op_kind kind;
@@ -255,7 +266,8 @@ struct mu_fold_config { /* copied */
     bool tells_how; /* the service tells how leases end; else they end for silence, but for a will */
     uint64_t seed;  /* random */
     size_t ops_max; /* of a write, as the client has it; at least MU_FOLD_OPS_MIN */
-    bool wants_names; /* mu_fold_names() */
+    bool wants_names;                       /* mu_fold_names() */
+    const struct mu_doc_dialect *documents; /* of documents in that store; NULL: it has none, and no PyTorch nodes */
     uint64_t
         restart_window_s; /* at most MU_FOLD_WINDOW_MAX_S; 0: none. Not with more than MU_FOLD_CHARGES_MAX restarts */
     /* A member whose lease was not renewed for so long is removed by itself; 0: it goes on. RENEWED is wanted then. */
@@ -307,6 +319,15 @@ const struct mu_fold_members *mu_fold_names(const struct mu_fold *fold);
 bool mu_fold_is_lost(const struct mu_fold *fold, size_t rank);
 /* The first `room` of them, or of those that are lost; returns how many. */
 size_t mu_fold_name(const struct mu_fold *fold, bool only_lost, struct mu_node *nodes, size_t room);
+
+#define MU_FOLD_MOVED_CAUSE "the other nodes have gone on in a document: a PyTorch node is in the job"
+/* The job goes on in a document of the store. Nothing is told or asked for from here on; what was asked and not
+ * answered is to be asked there: a join, if the phase is JOINING, and what mu_fold_asked() says. */
+bool mu_fold_has_moved(const struct mu_fold *fold);
+struct mu_fold_asked {
+    bool close, look;
+};
+struct mu_fold_asked mu_fold_asked(const struct mu_fold *fold);
 
 struct mu_part_progress mu_fold_progress(const struct mu_fold *fold);
 const struct mu_waiters *mu_fold_crowd(const struct mu_fold *fold); /* as it was seen last in this wait */

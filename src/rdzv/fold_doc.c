@@ -611,6 +611,17 @@ int mu_fold_mark_read(struct mu_slice bytes, uint64_t *ret_node, struct muster_e
     return end(&r);
 }
 
+int mu_fold_stock_read(struct mu_slice bytes, bool *ret_old, struct muster_error *reterr)
+{
+    struct reader r = begin(bytes, "who waits for a document", reterr);
+    int64_t old = 0;
+
+    read_int(&r, "old", 0, 1, &old);
+    if (r.rc == 0)
+        *ret_old = old == 1;
+    return end(&r);
+}
+
 int mu_fold_closed_read(struct mu_slice bytes, struct mu_fold_closed *ret_closed, struct muster_error *reterr)
 {
     struct reader r = begin(bytes, "the end of the job", reterr);

@@ -194,6 +194,7 @@ int mu_fold_world_read(struct mu_slice bytes, struct mu_fold_world *ret_world, s
 int mu_fold_seat_read(struct mu_slice bytes, struct mu_fold_seat *ret_seat, struct muster_error *reterr);
 int mu_fold_news_read(struct mu_slice bytes, struct mu_fold_news *ret_news, struct muster_error *reterr);
 int mu_fold_mark_read(struct mu_slice bytes, uint64_t *ret_node, struct muster_error *reterr);
+int mu_fold_stock_read(struct mu_slice bytes, bool *ret_old, struct muster_error *reterr); /* by store/engine.c */
 int mu_fold_closed_read(struct mu_slice bytes, struct mu_fold_closed *ret_closed, struct muster_error *reterr);
 int mu_fold_master_read(struct mu_slice bytes, struct mu_fold_master *ret_master, struct muster_error *reterr);
 

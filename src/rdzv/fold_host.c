@@ -47,6 +47,7 @@ static void set_host(struct mu_fold *f, struct mu_slice text)
 void mu_fold_on_met(struct mu_fold *f, const struct mu_fold_event *event)
 {
     set_host(f, event->host);
+    f->has_moved |= event->moved;
     if (!event->another)
         return;
     f->known.is_lost = f->known.world.id != 0;

@@ -185,7 +185,7 @@ static void observe_deadline(struct mu_fold *f)
     mu_fold_tell_failed(f, MU_PART_ON_JOIN);
 }
 
-static void tell_removed(struct mu_fold *f, const char *cause)
+void mu_fold_tell_removed(struct mu_fold *f, const char *cause)
 {
     struct mu_part_news *news = mu_fold_tell(f, MU_PART_TELL_REMOVED);
 
@@ -202,13 +202,13 @@ static void observe_member(struct mu_fold *f)
         return;
     }
     if (mu_fold_has(f, JOB_DOC) && f->doc.id != f->world.id) {
-        tell_removed(f, NULL);
+        mu_fold_tell_removed(f, NULL);
         return;
     }
     if (!mu_fold_has(f, JOB_NEWS) || f->news.world != f->world.id)
         return;
     if (mu_fold_news_gone(&f->news, f->rank)) {
-        tell_removed(f, NULL);
+        mu_fold_tell_removed(f, NULL);
         return;
     }
     if (f->news.over && (!f->told_over || f->news.gone > f->told_gone)) {
@@ -252,7 +252,7 @@ void mu_fold_observe(struct mu_fold *f)
         mu_fold_tell(f, MU_PART_TELL_FOREIGN)->error = &f->told_foreign;
     }
     if (f->phase == MU_FOLD_MEMBER && f->record.end.kind != MU_FOLD_END_DONE && mu_fold_is_fenced(f))
-        tell_removed(f, f->fence_text);
+        mu_fold_tell_removed(f, f->fence_text);
     mu_fold_observe_host(f);
     if (f->job.loaded) {
         if (f->phase == MU_FOLD_JOINING)

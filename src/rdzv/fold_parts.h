@@ -3,6 +3,7 @@
  *   fold_view.c       what is below job/
  *   fold_crowd.c      who else waits, for messages
  *   fold_host.c       the node that hosts the store
+ *   fold_handover.c   nodes that cannot meet here, and the document in which all do then
  *   fold_observe.c    what the state means for this node, and what its owner is told
  *   fold_seat.c       whether a world has a seat for us, and who else is in it
  *   fold_write.c      requests, and what a node writes for itself
@@ -33,7 +34,7 @@ struct view {
 
 /* A key of job/, as it was last seen. What is FOREIGN none of us wrote: it counts as missing, and is replaced. What is
  * OTHER another version of muster wrote: it is refused, and stays. */
-enum job_key { JOB_DOC, JOB_NEWS, JOB_LEADER, JOB_CLOSED, JOB_KEYS };
+enum job_key { JOB_DOC, JOB_NEWS, JOB_LEADER, JOB_CLOSED, JOB_STOCK, JOB_MOVED, JOB_KEYS };
 enum key_value { KEY_NONE, KEY_OURS, KEY_FOREIGN, KEY_OTHER };
 
 struct key_seen {
@@ -93,7 +94,7 @@ struct known {
 /* Our record in etcd, as it was last written. */
 enum record_state { RECORD_MISSING, RECORD_JOINS, RECORD_STAYS };
 enum { OPS_MAX = 3 }; /* of a write that is no world */
-enum written { RECORD, CROWN, CLOSED_MARK, RECORD_BACK, NO_DOC, SEATS, WORLD, NEWS };
+enum written { RECORD, CROWN, CLOSED_MARK, RECORD_BACK, NO_DOC, SEATS, WORLD, NEWS, MOVE };
 
 /* Whether a member of the document's world is in it still. Who has left it is not lost from it later.
  *
@@ -173,6 +174,8 @@ struct mu_fold {
     bool tells_how;
     size_t ops_max;
     bool wants_names;
+    bool has_documents; /* the store has; written in this dialect: */
+    struct mu_doc_dialect dialect;
     struct mu_rng rng;
     enum mu_fold_phase phase;
     uint64_t now_ms, last_id, wake_ms;
@@ -187,6 +190,8 @@ struct mu_fold {
     struct mu_fold_news news;
     struct mu_fold_closed closed;
     struct mu_part_verdict verdict;
+    bool outsiders_are_old; /* JOB_STOCK: the first of them is of PyTorch before 2.2 */
+    bool has_moved;
     uint64_t leader;
     uint64_t doc_since;                        /* which one */
     uint64_t doc_since_ms;                     /* when we first saw it */
@@ -259,7 +264,7 @@ struct mu_fold {
     /* What effects point to. */
     struct mu_fold_write write;
     struct mu_fold_op ops[OPS_MAX], else_op;
-    struct mu_buf value, mark, waiting, killed_mark;
+    struct mu_buf value, mark, waiting, killed_mark, document;
     char killed_key[MU_FOLD_KEY_MAX];
     char key[MU_FOLD_KEY_MAX], done_key[MU_FOLD_KEY_MAX], look_key[MU_FOLD_KEY_MAX], goodbye_key[MU_FOLD_KEY_MAX];
     struct muster_error error, why_away;
@@ -291,6 +296,14 @@ void mu_fold_note_known(struct mu_fold *f);     /* the document's world */
 bool mu_fold_gives_up_store(struct mu_fold *f); /* our join fails because it is lost: f->error */
 void mu_fold_tell_away(struct mu_fold *f);
 
+/* fold_handover.c */
+struct folded;
+bool mu_fold_has_outsiders(const struct mu_fold *f);
+int mu_fold_write_closed_document(struct mu_fold *f); /* before mu_fold_is_encoded(), whose rc this is */
+void mu_fold_put_closed_document(struct mu_fold *f);  /* with the job's end */
+bool mu_leader_move(struct mu_fold *f, const struct folded *folded);
+bool mu_fold_observe_moved(struct mu_fold *f);
+
 /* fold_view.c */
 extern const char *const mu_fold_key_names[JOB_KEYS];
 bool mu_fold_has(const struct mu_fold *f, enum job_key key); /* and it is ours */
@@ -307,6 +320,7 @@ void mu_fold_on_crowd(struct mu_fold *f, const struct mu_fold_event *event);
 const char *mu_fold_apart_text(const struct mu_fold *f, int64_t apart, char text[static MU_WAITERS_NOTE_MAX]);
 
 /* fold_observe.c */
+void mu_fold_tell_removed(struct mu_fold *f, const char *cause); /* of our world; `cause` as in struct mu_part_news */
 bool mu_fold_is_spare(const struct mu_fold *f);
 bool mu_fold_was_spare(const struct mu_fold *f); /* also while the store is away */
 void mu_fold_observe(struct mu_fold *f);

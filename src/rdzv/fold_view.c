@@ -5,7 +5,8 @@
 
 enum { VALUE_ROOM = 36, KEY_ROOM = 200 }; /* for the start of what a stranger wrote, and a NUL */
 
-const char *const mu_fold_key_names[JOB_KEYS] = { "job/doc", "job/news", "job/folder", "job/closed" };
+const char *const mu_fold_key_names[JOB_KEYS] = { "job/doc",    "job/news",  "job/folder",
+                                                  "job/closed", "job/stock", "job/moved" };
 
 bool mu_fold_has(const struct mu_fold *f, enum job_key key)
 {
@@ -36,8 +37,10 @@ static bool is_other_version(const struct mu_fold_kv *kv)
 /* What a read of the value (0 or below) makes of it. */
 static void set_seen(struct mu_fold *f, enum job_key key, int rc, const struct mu_fold_kv *kv)
 {
-    static const char *const then[JOB_KEYS] = { "the leader puts the document back", "the leader writes it anew",
-                                                "a new leader is found", "the job stays open" };
+    static const char *const then[JOB_KEYS] = {
+        "the leader puts the document back", "the leader writes it anew", "a new leader is found", "the job stays open",
+        "nobody waits for a document",       "the job stays where it is"
+    };
     struct key_seen *seen = &f->seen[key];
 
     if (rc < 0 && is_other_version(kv))
@@ -142,6 +145,28 @@ static bool apply_closed(struct mu_fold *f, const struct mu_fold_kv *kv)
     return true;
 }
 
+/* The store's. */
+static bool apply_stock(struct mu_fold *f, const struct mu_fold_kv *kv)
+{
+    int rc = mu_fold_stock_read(kv->value, &f->outsiders_are_old, NULL);
+
+    if (rc == MUSTER_ENOMEM)
+        return false;
+    set_seen(f, JOB_STOCK, rc, kv);
+    return true;
+}
+
+static bool apply_moved(struct mu_fold *f, const struct mu_fold_kv *kv)
+{
+    uint64_t who;
+    int rc = mu_fold_mark_read(kv->value, &who, NULL);
+
+    if (rc == MUSTER_ENOMEM)
+        return false;
+    set_seen(f, JOB_MOVED, rc, kv);
+    return true;
+}
+
 static bool is_key(const struct mu_fold_kv *kv, enum job_key key)
 {
     return mu_slice_equal(kv->key, mu_slice_str(mu_fold_key_names[key]));
@@ -165,6 +190,10 @@ static bool apply_job(struct mu_fold *f, const struct mu_fold_kv *kv)
         return apply_news(f, kv);
     if (is_key(kv, JOB_LEADER))
         return apply_leader(f, kv);
+    if (is_key(kv, JOB_STOCK))
+        return apply_stock(f, kv);
+    if (is_key(kv, JOB_MOVED))
+        return apply_moved(f, kv);
     return !is_key(kv, JOB_CLOSED) || apply_closed(f, kv);
 }
 

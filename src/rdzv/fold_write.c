@@ -255,13 +255,18 @@ int64_t mu_fold_need_job_lease(struct mu_fold *f)
 static void write_closed(struct mu_fold *f)
 {
     int64_t lease = mu_fold_need_job_lease(f);
+    int rc;
 
     if (f->closed.node == 0)
         f->closed.node = f->id; /* else somebody has taken away what we saw */
-    if (lease == 0 || !mu_fold_is_encoded(f, mu_fold_closed_write(&f->closed, &f->mark)))
+    if (lease == 0)
+        return;
+    rc = mu_fold_closed_write(&f->closed, &f->mark);
+    if (!mu_fold_is_encoded(f, rc == 0 ? mu_fold_write_closed_document(f) : rc))
         return;
     mu_fold_compare_key(f, JOB_CLOSED);
     mu_fold_put(f, "job/closed", &f->mark, lease);
+    mu_fold_put_closed_document(f);
     mu_fold_send(f, CLOSED_MARK);
 }
 

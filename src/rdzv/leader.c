@@ -703,6 +703,8 @@ static void fold_records(struct mu_fold *f, struct folded *folded)
         mu_leader_put_world_back(f);
     else
         l->put_back_at_ms = UINT64_MAX;
+    if (l->next.id == 0 && mu_leader_move(f, folded))
+        return;
     if (l->next.id == 0 && is_complete(f, folded))
         mu_leader_begin_world(f, folded);
     if (l->next.id != 0)

@@ -180,6 +180,14 @@ static void note_host(struct mu_fold *f, const struct folded *folded)
     }
 }
 
+static int by_node(const void *a, const void *b)
+{
+    const struct candidate *left = a, *right = b;
+    struct mu_fold_member one = member_of(left->entry), other = member_of(right->entry);
+
+    return mu_node_compare(&one.node, &other.node);
+}
+
 void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded)
 {
     struct lead *l = &f->lead;
@@ -197,6 +205,8 @@ void mu_leader_begin_world(struct mu_fold *f, const struct folded *folded)
     while (l->next.id == 0)
         l->next.id = mu_rng_next(&f->rng);
     settle(f, folded);
+    if (f->has_documents) /* ranks are those that a document would have */
+        qsort(folded->candidates, count, sizeof *folded->candidates, by_node);
     whole = assign_seats(l, folded, count) && mu_fold_members_init(&l->next_members, l->next.id, count) == 0;
     for (size_t i = 0; whole && i < count; i++) {
         const struct mu_fold_member member = member_of(folded->candidates[i].entry);
@@ -456,14 +466,19 @@ void mu_leader_write_end(struct mu_fold *f, bool succeeded, const char *cause)
 {
     struct mu_fold_closed closed = { .node = f->id, .has_verdict = true, .succeeded = succeeded };
     int64_t lease = mu_fold_need_job_lease(f);
+    int rc;
 
     (void)snprintf(closed.cause, sizeof closed.cause, "%s", cause);
-    if (lease == 0 || !mu_fold_is_encoded(f, mu_fold_closed_write(&closed, &f->value)))
+    if (lease == 0)
+        return;
+    rc = mu_fold_closed_write(&closed, &f->value);
+    if (!mu_fold_is_encoded(f, rc == 0 ? mu_fold_write_closed_document(f) : rc))
         return;
     mu_fold_compare_key(f, JOB_LEADER);
     mu_fold_compare_key(f, JOB_DOC);
     mu_fold_compare_key(f, JOB_CLOSED);
     mu_fold_put(f, "job/closed", &f->value, lease);
+    mu_fold_put_closed_document(f);
     mu_fold_send(f, CLOSED_MARK);
 }
 
@@ -483,10 +498,16 @@ static struct mu_fold_news make_news(const struct mu_fold *f, const struct folde
         news.spares += (int64_t)folded->count;
     else
         news.waiting = (int64_t)folded->count;
+    if (mu_fold_has_outsiders(f) && full)
+        news.spares++;
+    else if (mu_fold_has_outsiders(f) && folded->in > 0)
+        news.waiting++;
     for (size_t i = 0; news.waiting > 0 && i < folded->count; i++) {
         if (folded->candidates[i].place == INT64_MAX && news.newcomers++ == 0)
             (void)mu_words_plain(mu_slice_str(folded->candidates[i].entry->record.name), news.who, sizeof news.who);
     }
+    if (news.waiting > (int64_t)folded->count && news.newcomers++ == 0)
+        (void)snprintf(news.who, sizeof news.who, "a PyTorch node");
     if (f->call_since_ms != UINT64_MAX) {
         uint64_t until_ms = f->call_since_ms + f->settings.last_call_ms;
 

@@ -58,6 +58,7 @@ enum {
     X(STAND, "server_pause")     /* the server stands still; then everything that waited arrives at once */            \
     X(EPOCH, "epoch")            /* the server dies, and another one answers there */                                  \
     X(TWO, "two_servers")        /* ... while some still reach the old one */                                          \
+    X(STOCK, "stock")            /* PyTorch nodes come and wait for the document; some go again */                     \
     X(HOSTED, "hosted")          /* a node hosts the store, which goes with it; another node hosts an empty one then */
 
 enum fault {
@@ -175,8 +176,10 @@ extern const struct place place_etcd, place_store;
 struct sim {
     uint64_t seed, now_us;
     struct mu_rng rng, more; /* the other one decides what came later: so an old seed does what it always did */
+    struct mu_rng stock;
     const struct place *place;
     bool on[FAULTS_COUNT];
+    bool moved; /* the job has, to a document */
     bool tracing, calm, crowd;
     bool over;        /* nothing happens any more */
     uint64_t calm_us; /* since when; 0: it is not */
@@ -265,7 +268,10 @@ void etcd_each(const char *prefix, void (*fn)(const struct key *key, void *ctx),
 /* fold_store.c */
 void store_break(struct node *node, uint64_t refused_us); /* its connection, and for so long there is no other */
 void store_split(uint64_t split_us);                      /* a new server, while some still reach the old one */
-void store_hosted_by(const char *text);                   /* the one that is there, or is about to be */
+void store_stock_comes(bool old);                         /* one more waits for the document ... */
+void store_stock_goes(void);                              /* ... or one fewer */
+bool store_has_stock(void);
+void store_hosted_by(const char *text); /* the one that is there, or is about to be */
 
 /* fold_check.c */
 void check_joined(struct node *node);

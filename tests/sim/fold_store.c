@@ -18,6 +18,7 @@
 #include "store/codec.h"
 #include "store/engine_parts.h"
 #include "store/engine_session.h"
+#include "store/limits.h"
 #include "store/session.h"
 
 #include <string.h>
@@ -52,7 +53,9 @@ struct server {
     char host_text[64];
     struct mu_engine_host host;
     struct mu_budget budget, transit;
-    bool stands; /* still */
+    struct mu_service service; /* for documents */
+    unsigned outsiders;        /* that wait for one */
+    bool stands;               /* still */
     uint64_t stands_since_us, stood_us;
     uint64_t began_ms, due_us;
     bool turn_planned;
@@ -433,6 +436,7 @@ static struct server *new_server(void)
 {
     static const struct mu_engine_ends ends = { "the watcher", "10.0.0.2", "10.0.0.1", NULL };
     struct server *server = &servers[servers_count++];
+    struct muster_store_limits limits = { 0 };
     struct mu_engine_host_config config = { .node = "host",
                                             .seed = { mu_rng_next(&s->rng), mu_rng_next(&s->rng) },
                                             .random = { mu_rng_next(&s->rng), mu_rng_next(&s->rng) },
@@ -445,6 +449,11 @@ static struct server *new_server(void)
                                .began_ms = now_ms(),
                                .due_us = UINT64_MAX,
                                .incarnation = (unsigned)servers_count };
+    if (mu_limits_settle(&limits, NULL) < 0)
+        abort();
+    mu_service_init(&server->service, &limits, MU_DIALECT_L, config.seed, NULL);
+    server->service.documents = "/torch.rendezvous.";
+    config.service = &server->service;
     config.budget = &server->budget;
     config.transit = &server->transit;
     server->keys = calloc(KEYS_MAX, sizeof *server->keys);
@@ -478,6 +487,7 @@ static void end_server(struct server *server, bool loud)
     }
     mu_engine_session_leave(&server->watcher, false, now_ms());
     mu_engine_host_done(&server->host);
+    mu_service_done(&server->service);
     if (current == server)
         return;
     for (size_t i = 0; i < server->keys_count; i++)
@@ -520,6 +530,33 @@ static void begin_epoch(uint64_t split_us)
             break_link(node->client->link, false);
     }
     sim_at(s->now_us + split_us, on_old_gone, old);
+}
+
+void store_stock_comes(bool old)
+{
+    struct mu_slice job = mu_slice_str("job");
+
+    if (!current->alive || current->stands || mu_engine_place_of(current->host.engine, job) != MU_ENGINE_PLACE_HERE ||
+        !mu_engine_wait(current->host.engine, job, old))
+        return;
+    sim_trace("store: a PyTorch node comes");
+    current->outsiders++;
+    plan_turn(current);
+}
+
+bool store_has_stock(void)
+{
+    return current->alive && !current->stands && current->outsiders > 0;
+}
+
+void store_stock_goes(void)
+{
+    if (!current->alive || current->stands || current->outsiders == 0)
+        return;
+    sim_trace("store: a PyTorch node goes");
+    current->outsiders--;
+    mu_engine_wait_over(current->host.engine, mu_slice_str("job"));
+    plan_turn(current);
 }
 
 static void store_stand(bool still)

@@ -287,6 +287,18 @@ static void on_resumed(void *arg)
     free(held);
 }
 
+/* It closes its client, and meets the others in the document: that is another simulator's. */
+static void on_moved(void *arg)
+{
+    struct node *node = arg;
+
+    if (!node->alive)
+        return;
+    SIM_EXPECT(mu_fold_world(node->fold) == NULL, "node %u is in a world after the job has moved", node->index);
+    SIM_EXPECT(mu_fold_deadline_ms(node->fold) == UINT64_MAX, "node %u goes on after the job has moved", node->index);
+    node_exits(node);
+}
+
 static const struct muster_error away = { .code = MUSTER_ECONNECT, .text = "etcd is away" };
 
 void feed(struct node *node, struct mu_fold_event event)
@@ -323,6 +335,8 @@ void feed(struct node *node, struct mu_fold_event event)
             on_tell(node, &effects.items[i]);
     owner_heard(node);
     arm(node);
+    if (mu_fold_has_moved(node->fold))
+        sim_at(s->now_us, on_moved, node);
 }
 
 void node_report(struct node *node, const struct mu_part_report *report)
@@ -365,8 +379,11 @@ static struct node *new_named(const struct mu_rdzv_settings *settings, uint64_t 
                                      .wants_names = s->names,
                                      .restart_window_s = s->window_s,
                                      .fence_ms = s->fence_ms };
+    static const struct mu_doc_dialect dialect = MU_DOC_DIALECT_2_X;
     char name[32];
 
+    if (s->on[F_STOCK])
+        config.documents = &dialect;
     SIM_EXPECT(s->nodes_count < NODES_MAX, "too many nodes");
     (void)snprintf(name, sizeof name, "node%u", number);
     config.name = name;
@@ -718,9 +735,18 @@ static void storm(void *arg)
     sim_at(s->now_us + below(s->lease_ms * MS), storm, NULL);
 }
 
+static void see_move(void)
+{
+    if (s->moved || etcd_get("job/moved") == NULL)
+        return;
+    sim_trace("the job has moved");
+    s->moved = s->calm = true;
+}
+
 static void tick(void *arg)
 {
     (void)arg;
+    see_move();
     s->place->tick();
     check_fence();
     sim_at(s->now_us + 50 * MS, tick, NULL);
@@ -1019,6 +1045,19 @@ static void everybody_goes(void)
     SIM_EXPECT(s->keys_count == 0, "%zu keys are left behind, one is %s", s->keys_count, s->keys[0].name);
 }
 
+/* PyTorch nodes, by a stream of their own: what else happens is what it was without them. */
+static void on_stock(void *arg)
+{
+    (void)arg;
+    if (s->over || s->calm)
+        return;
+    if (mu_rng_below(&s->stock, 100) < 60)
+        store_stock_comes(mu_rng_below(&s->stock, 100) < 20);
+    else
+        store_stock_goes();
+    sim_at(s->now_us + mu_rng_below(&s->stock, 4 * s->lease_ms * MS), on_stock, NULL);
+}
+
 /* ---- A seed ---- */
 
 static void clean_up(void)
@@ -1032,7 +1071,7 @@ static void clean_up(void)
         s->up = false;
         s->over = true;
         item = pop();
-        if (item.fn != tick && item.fn != storm && item.fn != renew)
+        if (item.fn != tick && item.fn != storm && item.fn != renew && item.fn != on_stock)
             item.fn(item.arg);
     }
     for (size_t i = 0; i < s->worlds_count; i++)
@@ -1067,6 +1106,15 @@ static void begin(uint64_t seed)
     check_reset();
 }
 
+/* Everybody hears of it in time: also who was paused or cut off. Nobody runs on. */
+static void check_moved(void)
+{
+    run_until(s->now_us + 8 * s->lease_ms * MS);
+    for (unsigned i = 0; i < s->nodes_count; i++)
+        SIM_EXPECT(!s->nodes[i].alive || s->nodes[i].owner == OWNER_IDLE || s->nodes[i].owner == OWNER_ENDED,
+                   "node %u has not heard that the job has moved", i);
+}
+
 static void run_seed(uint64_t seed)
 {
     struct mu_rng hosts = mu_rng_seeded(seed ^ 0x686f737473), windows = mu_rng_seeded(seed ^ 0x77696e646f77),
@@ -1088,10 +1136,15 @@ static void run_seed(uint64_t seed)
     for (int i = 0; i < F_STRANGER; i++)
         s->on[i] = faults_given ? faults_wanted[i] : chance(percent);
     s->on[F_STRANGER] = faults_wanted[F_STRANGER];
-    for (int i = F_STRANGER + 1; i < F_HOSTED && s->place == &place_store; i++)
+    for (int i = F_STRANGER + 1; i < F_STOCK && s->place == &place_store; i++)
         s->on[i] = faults_given ? faults_wanted[i] : mu_rng_below(&s->more, 100) < percent;
     if (s->place == &place_store)
         s->on[F_HOSTED] = faults_given ? faults_wanted[F_HOSTED] : mu_rng_below(&hosts, 100) < 25;
+    s->stock = mu_rng_seeded(seed ^ 0x73746f636b);
+    if (s->place == &place_store)
+        s->on[F_STOCK] = faults_given ? faults_wanted[F_STOCK]
+                                      : mu_rng_below(&s->stock, 100) < 25 && !s->on[F_HOSTED] && !s->on[F_TWO] &&
+                                            !s->on[F_EPOCH] && !s->on[F_WIPE];
     owner_begin();
     base = MU_RDZV_SETTINGS_DEFAULT;
     base.nodes_max = 1 + (int64_t)below(8);
@@ -1111,6 +1164,8 @@ static void run_seed(uint64_t seed)
         begin_to_host(&s->nodes[0]);
     sim_at(s->now_us, tick, NULL);
     sim_at(s->now_us + below(2 * SECOND), storm, NULL);
+    if (s->on[F_STOCK])
+        sim_at(s->now_us + mu_rng_below(&s->stock, 10 * SECOND), on_stock, NULL);
     run_until(s->now_us + below(20 * s->lease_ms) * MS);
     sim_trace("calm");
     s->calm = true;
@@ -1122,6 +1177,16 @@ static void run_seed(uint64_t seed)
         on_host_back(NULL);
     if (!s->up)
         s->place->up();
+    if (s->on[F_STOCK]) {
+        while (!s->moved && store_has_stock())
+            store_stock_goes();
+        see_move();
+    }
+    if (s->moved) {
+        check_moved();
+        clean_up();
+        return;
+    }
     settle();
     if (s->on[F_STRANGER])
         stranger_comes();

@@ -3,8 +3,10 @@
 #ifndef TESTS_UNIT_FOLD_SCENE_H
 #define TESTS_UNIT_FOLD_SCENE_H
 
+#include "base/base64.h"
 #include "pure.h"
 #include "rdzv/fold.h"
+#include "rdzv/pickle.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -165,8 +167,34 @@ static inline void say_delete(struct scene *s, struct mu_slice key)
     say(s, text);
 }
 
+/* "document(8, 2.x, closed)": of that round, with nobody in it */
+static inline void say_document(struct scene *s, struct mu_slice value)
+{
+    struct mu_buf pickle = { 0 };
+    struct mu_doc doc;
+    char text[64];
+
+    mu_doc_init(&doc, (struct mu_hash_seed){ 0 }, MU_DOC_DIALECT_2_X);
+    assert_int_equal(mu_base64_decode(value, &pickle, SIZE_MAX), 0);
+    assert_int_equal(mu_pickle_decode(mu_buf_slice(&pickle), &doc, NULL), 0);
+    assert_true(doc.count == 0 && !doc.complete && !doc.has_deadline);
+    (void)snprintf(text, sizeof text, " document(%" PRId64 ", %s%s)", doc.round, doc.dialect.spares ? "2.x" : "1.13",
+                   doc.closed ? ", closed" : "");
+    say(s, text);
+    mu_doc_done(&doc);
+    mu_buf_done(&pickle);
+}
+
 static inline void say_put(struct scene *s, const struct mu_fold_op *put)
 {
+    if (put->kind == MU_FOLD_DOCUMENT) {
+        say_document(s, put->value);
+        return;
+    }
+    if (put->kind == MU_FOLD_YIELD) {
+        say(s, " yield");
+        return;
+    }
     if (put->kind == MU_FOLD_DELETE_PREFIX) {
         say_delete(s, put->key);
         return;
