@@ -39,8 +39,9 @@ struct c10d {
     /* Where the job meets in the engine. */
     struct mu_engine_params engine;
     struct mu_token token;
-    struct mu_fold_uv fold;   /* its machine is NULL while it is not known that it does */
-    struct mu_part_self self; /* its role is NULL: nobody was introduced */
+    struct mu_fold_uv fold;             /* its machine is NULL while it is not known that it does */
+    const struct mu_shell_ops *finding; /* what the shell has while it does not */
+    struct mu_part_self self;           /* its role is NULL: nobody was introduced */
     char role[MU_FOLD_ROLE_MAX + 1];
 };
 
@@ -191,6 +192,7 @@ static int start_client(struct c10d *c, const char *endpoint, struct muster_erro
         .job_lease_ms = c->engine.job_lease_ms,
         .renew_ms = mu_engine_renew_ms(c->engine.fence_s),
         .seed = c->dynamic.seed++,
+        .only = c->machine.config.only,
         .token = c->token.is_there ? &c->token : NULL,
     };
     int rc = mu_random(config.will_secret, sizeof config.will_secret, reterr);
@@ -198,6 +200,22 @@ static int start_client(struct c10d *c, const char *endpoint, struct muster_erro
     if (rc < 0)
         return rc;
     return mu_engine_store_start(shell_of(c)->loop, &config, mu_fold_uv_heard, &c->fold, &c->fold.client, reterr);
+}
+
+/* The handler takes what it was before it met there, and looks for the store once more: find(). */
+static void on_moved(struct mu_shell *shell)
+{
+    struct c10d *c = (struct c10d *)shell;
+    struct mu_fold_asked asked = mu_fold_asked(c->fold.fold);
+
+    mu_fold_uv_close(&c->fold);
+    mu_fold_uv_done(&c->fold);
+    c->fold = (struct mu_fold_uv){ .shell = NULL };
+    mu_handler_loss_by_heartbeats(&shell->handler, &c->dynamic.config.settings);
+    shell->ops = c->finding;
+    shell->part = NULL;
+    shell->driver = NULL;
+    mu_shell_moved(shell, asked.close, asked.look);
 }
 
 static int start_fold(struct c10d *c, const char *endpoint, struct muster_error *reterr)
@@ -210,10 +228,12 @@ static int start_fold(struct c10d *c, const char *endpoint, struct muster_error 
         return rc;
     config = mu_engine_fold_config(&c->engine, &c->dynamic.config.settings, &shell_of(c)->me, random);
     config.endpoint = c->endpoint;
+    config.documents = &c->dynamic.config.dialect;
     rc = mu_fold_new(&config, &c->fold.fold, reterr);
     if (rc < 0)
         return rc;
     c->fold.shell = shell_of(c);
+    c->fold.on_moved = on_moved;
     c->fold.agents_port = mu_host_port(&c->machine);
     if (c->self.role != NULL)
         mu_fold_introduce(c->fold.fold, &c->self);
@@ -234,6 +254,7 @@ static void meet_in_engine(struct c10d *c)
         return;
     }
     mu_handler_loss_by_lease(&shell_of(c)->handler, c->engine.lease_ms / 1000, 0);
+    c->finding = shell_of(c)->ops;
     shell_of(c)->ops = &engine_ops;
     shell_of(c)->part = c->fold.fold;
     shell_of(c)->driver = &c->fold;
@@ -401,6 +422,10 @@ static void find(struct mu_dynamic *d)
 {
     struct c10d *c = (struct c10d *)d;
 
+    if (c->machine.state == MU_HOST_FOUND) {
+        feed(c, (struct mu_host_event){ .type = MU_HOST_ON_MOVED });
+        return;
+    }
     c->addrs_count = (unsigned)mu_dial_known(c->host, c->machine.config.port, c->addrs);
     feed(c, (struct mu_host_event){ .type = MU_HOST_ON_START, .addresses = addresses_of(c) });
 }

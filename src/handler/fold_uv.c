@@ -172,6 +172,11 @@ void mu_fold_uv_heard(void *ctx, const struct mu_fold_event *event)
     mu_shell_feed(f->shell, event);
     if (f->shell->freeing)
         return;
+    if (mu_fold_has_moved(f->fold)) {
+        if (f->on_moved != NULL)
+            f->on_moved(f->shell);
+        return;
+    }
     answer_get(f);
     renew_will(f);
 }

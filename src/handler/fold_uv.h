@@ -17,7 +17,8 @@ struct mu_fold_uv { /* shell->driver; the rest is zero before the client is ther
     uint16_t agents_port;            /* of the store for the agents' keys, of all rounds; 0: each round has its own */
     struct mu_engine_client *client; /* NULL: there is none */
     struct mu_meeting meeting;
-    struct mu_will *will; /* to be kept; NULL: none */
+    struct mu_will *will;                     /* to be kept; NULL: none */
+    void (*on_moved)(struct mu_shell *shell); /* the job goes on in a document: it may close this. NULL: never */
 };
 
 mu_engine_client_heard mu_fold_uv_heard; /* the client's, whose context is the struct mu_fold_uv */

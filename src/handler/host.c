@@ -55,9 +55,10 @@ static int read_engine(const struct muster_rdzv_params *params, struct mu_host_c
 
     if (rc < 0)
         return rc;
-    config->engine = strcmp(word, "on") == 0;
+    config->only = strcmp(word, "only") == 0;
+    config->engine = config->only || strcmp(word, "on") == 0;
     if (!config->engine && strcmp(word, "off") != 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "option 'engine': '%.40s' is neither on nor off", word);
+        return mu_fail(reterr, MUSTER_EINVAL, "option 'engine': '%.40s' is none of on, off and only", word);
     return 0;
 }
 
@@ -144,7 +145,7 @@ static void set_state(struct mu_host *h, enum mu_host_state state)
         [MU_HOST_RESOLVING] = FROM(IDLE) | FROM(PAUSING),
         [MU_HOST_PAUSING] = FROM(RESOLVING) | FROM(CONNECTING) | FROM(ASKING) | FROM(PROBING),
         [MU_HOST_LISTENING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING),
-        [MU_HOST_CONNECTING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING) | FROM(LISTENING),
+        [MU_HOST_CONNECTING] = FROM(IDLE) | FROM(RESOLVING) | FROM(PAUSING) | FROM(LISTENING) | FROM(FOUND),
         [MU_HOST_ASKING] = FROM(CONNECTING),
         [MU_HOST_PROBING] = FROM(ASKING),
         [MU_HOST_FOUND] = FROM(LISTENING) | FROM(CONNECTING) | FROM(ASKING) | FROM(PROBING),
@@ -170,7 +171,7 @@ static void set_state(struct mu_host *h, enum mu_host_state state)
         assert(h->place != MU_HOST_OWN); /* who hosts is known */
         break;
     case MU_HOST_PROBING:
-        assert(h->place != MU_HOST_OWN && h->config.engine);
+        assert(h->place != MU_HOST_OWN && h->config.engine && !h->moved);
         break;
     case MU_HOST_IDLE:
     case MU_HOST_FOUND:
@@ -371,7 +372,7 @@ static void begin_hosting(struct mu_host *h, const struct mu_host_event *event, 
         say(h, MUSTER_LOG_WARNING, out, "%s", warning);
     say(h, MUSTER_LOG_INFO, out, "hosting its store on port %u of %.1100s", (unsigned)event->port, event->plan->hosts);
     add(out, MU_HOST_DO_RECORD);
-    if (h->config.engine) {
+    if (h->config.engine && !h->moved) {
         h->place = MU_HOST_OWN;
         use(h, true, out);
         return;
@@ -459,19 +460,33 @@ static void asking(struct mu_host *h, const struct mu_host_event *event, struct 
     if (event->type != MU_HOST_ON_ANSWERED)
         return;
     take_node(h, event->node);
-    if (h->config.engine) {
+    if (h->config.engine && !h->moved) {
         set_state(h, MU_HOST_PROBING);
         add(out, MU_HOST_DO_PROBE)->wait_ms = left_ms(h, event->now_ms);
     } else if (event->in_engine) {
         add(out, MU_HOST_DO_DISCONNECT);
         (void)mu_fail(&h->error, MUSTER_ERDZV_CONNECTION,
-                      "this node has engine=off, but the job's other nodes use the engine of the store at %s; start "
-                      "it with engine=on",
+                      "this node has engine=off, but the job meets in the engine of the store at %s alone (it has a "
+                      "token, or engine=only); start it with engine=on",
                       mu_host_dial_endpoint(h, endpoint));
         fail(h, out);
     } else {
         use(h, false, out);
     }
+}
+
+static bool needs_engine(const struct mu_host *h)
+{
+    return h->config.only || h->config.token;
+}
+
+static void fail_without_engine(struct mu_host *h, const char *why, struct mu_host_effects *out)
+{
+    char endpoint[MU_ENDPOINT_MAX];
+
+    (void)mu_fail(&h->error, MUSTER_ERDZV_CONNECTION, "a job with %s meets in the engine alone, and the store at %s %s",
+                  h->config.token ? "a token (token_file)" : "engine=only", mu_host_dial_endpoint(h, endpoint), why);
+    fail(h, out);
 }
 
 static void probing(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
@@ -484,27 +499,37 @@ static void probing(struct mu_host *h, const struct mu_host_event *event, struct
     }
     if (event->type != MU_HOST_ON_PROBED)
         return;
-    if (!event->in_engine && h->config.token) {
-        add(out, MU_HOST_DO_DISCONNECT);
-        (void)mu_fail(
-            &h->error, MUSTER_ERDZV_CONNECTION,
-            "a job with a token (token_file) meets in the engine alone, and the store at %s has no engine, or "
-            "another node of this job has begun with a document there",
-            mu_host_dial_endpoint(h, endpoint));
-        fail(h, out);
+    if (event->in_engine || needs_engine(h))
+        add(out, MU_HOST_DO_DISCONNECT); /* it speaks frames from here on, and the engine's client has its own */
+    if (!event->in_engine && needs_engine(h)) {
+        fail_without_engine(h, "has no engine", out);
         return;
     }
-    if (event->in_engine)
-        add(out, MU_HOST_DO_DISCONNECT); /* it speaks frames from here on, and the engine's client has its own */
-    else
-        say(h, MUSTER_LOG_INFO, out,
-            "meeting in a document: the store at %s has no engine, or another node has begun with a document",
+    if (!event->in_engine)
+        say(h, MUSTER_LOG_INFO, out, "meeting in a document: the store at %s has no engine",
             mu_host_dial_endpoint(h, endpoint));
     use(h, event->in_engine, out);
 }
 
+/* The engine has led us to this store, and has been here for long, perhaps: the search for it begins anew. */
+static void follow(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
+{
+    if (needs_engine(h)) {
+        fail_without_engine(h, "has a document of this job: a node without the engine began it", out);
+        return;
+    }
+    h->moved = true;
+    h->deadline_ms = event->now_ms + h->config.patience_ms;
+    say(h, MUSTER_LOG_INFO, out, "meeting in a document: a PyTorch node is in the job");
+    if (mu_host_hosts(h))
+        add(out, MU_HOST_DO_WATCH);
+    connect_to(h, h->place, event->now_ms, out);
+}
+
 static void found(struct mu_host *h, const struct mu_host_event *event, struct mu_host_effects *out)
 {
+    if (event->type == MU_HOST_ON_MOVED)
+        follow(h, event, out);
     if (event->type != MU_HOST_ON_UNUSABLE)
         return;
     if (mu_host_hosts(h))

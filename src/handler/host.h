@@ -29,9 +29,10 @@
  *   tried once more. Both are said, once.
  * - A port of ours that is taken, but where no store answers, may become free, so it is tried again. Its host may have
  *   bound loopback only, so every other try goes there. What answers and is no store ends the search at once.
- * - A job meets in a document of the store, or in its engine. A store without an engine, or with a document of this
- *   job, is used for a document also with engine=on, unless there is a token. A job that meets in the engine is refused
- *   to a node with engine=off.
+ * - A job meets in a document of the store, or in its engine. A store without an engine is used for a document also
+ *   with engine=on. If the job has a document, or gets one because a PyTorch node comes, the engine says so (MOVED).
+ *   Then the same store is connected to for that: FOUND --> CONNECTING. With engine=only, or a token, neither is done.
+ *   A node with engine=off is to the engine what a PyTorch node is; a job that takes none is refused to it.
  * - A store counts as found when it has said who hosts it. From then on the node can tell a host that was killed from
  *   a store that is away. If the connection is lost before that, the search goes on after a pause (PAUSING). */
 #ifndef MU_HANDLER_HOST_H
@@ -89,6 +90,7 @@ enum mu_host_event_type {
     MU_HOST_ON_PROBED,        /* PROBE's answer: in_engine */
     MU_HOST_ON_NOT_PROBED,    /* ... or error */
     MU_HOST_ON_UNUSABLE,      /* in FOUND: the store cannot be used; the owner was told */
+    MU_HOST_ON_MOVED,         /* in FOUND, of an engine: the job meets in a document of that store */
     MU_HOST_ON_TIME,
 };
 
@@ -148,7 +150,8 @@ struct mu_host_config {
     uint16_t port;    /* 0: any, of the node that hosts */
     enum mu_host_rule rule;
     bool engine;          /* the option: jobs of muster nodes meet in the engine, if they can */
-    bool token;           /* ... and this one nowhere else: a document would be open to everybody */
+    bool only;            /* ... and this one nowhere else */
+    bool token;           /* ... nor this one: a document would be open to everybody */
     uint64_t patience_ms; /* for all of it */
     bool others;          /* nodes of other machines are expected */
     bool warn_loopback;   /* ... and would have to come to the endpoint's addresses */
@@ -161,6 +164,7 @@ struct mu_host { /* by mu_host_init(); there is nothing to be freed */
     struct mu_host_addresses addresses;
     uint64_t deadline_ms, wake_ms; /* of the search; of PAUSING */
     unsigned lookups;
+    bool moved;                       /* for good: the engine is not looked for any more */
     uint16_t own_port;                /* of the store that we host */
     char hosted_by[MU_NODE_TEXT_MAX]; /* the node that hosts the store; empty: no node says so */
     struct muster_error not_hosting;  /* why not, though we may: LISTEN's error; code 0: we do, or are not to */

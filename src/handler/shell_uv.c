@@ -176,6 +176,13 @@ void mu_shell_not_found(struct mu_shell *s, const struct muster_error *error)
     converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_NOT_FOUND, .error = error });
 }
 
+void mu_shell_moved(struct mu_shell *s, bool close, bool look)
+{
+    assert(s->part == NULL && s->ops->find != NULL);
+    s->also_ms = UINT64_MAX;
+    converse(s, (struct mu_talk_event){ .type = MU_TALK_ON_MOVED, .close = close, .look = look });
+}
+
 static void ask(struct muster_handler *handler, enum muster_rdzv_request request)
 {
     static const enum mu_part_event_type asked[] = { [MUSTER_RDZV_REQUEST_JOIN] = MU_PART_ON_JOIN,

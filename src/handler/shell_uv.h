@@ -88,6 +88,8 @@ void mu_shell_open(struct mu_shell *shell, struct mu_kv *kv);
 /* The back end is there, and shell->part too; or it is not. */
 void mu_shell_found(struct mu_shell *shell);
 void mu_shell_not_found(struct mu_shell *shell, const struct muster_error *error);
+/* The job meets elsewhere: `find` is called again, and shell->part is gone. `close`, `look`: it was asked to. */
+void mu_shell_moved(struct mu_shell *shell, bool close, bool look);
 
 /* Lets the part hear an event of its own: an answer, mostly. Its time is filled in. */
 void mu_shell_feed(struct mu_shell *shell, const void *event);

@@ -99,7 +99,7 @@ static bool is_way(enum mu_talk_state from, enum mu_talk_state to)
 {
     switch (to) {
     case MU_TALK_UNSOUGHT:
-        return from == MU_TALK_ABSENT;
+        return from == MU_TALK_ABSENT || from >= MU_TALK_IDLE;
     case MU_TALK_SEEKING:
         return from == MU_TALK_UNSOUGHT;
     case MU_TALK_ABSENT:
@@ -471,6 +471,32 @@ static void on_not_found(struct mu_talk *t, const struct muster_error *error, st
     become(t, MU_TALK_ABSENT);
 }
 
+/* A round that was joined is over by now. We have left what we were leaving. */
+static void on_moved(struct mu_talk *t, const struct mu_talk_event *event, struct mu_talk_effects *out)
+{
+    bool joins = t->state == MU_TALK_JOINING || t->state == MU_TALK_BOOTING || t->state == MU_TALK_LEAVING_TO_JOIN;
+    bool leaves = t->state == MU_TALK_LEAVING || t->state == MU_TALK_LEAVING_TO_JOIN;
+
+    assert(mu_talk_has_back_end(t));
+    stop_boot(t, out);
+    if (t->state == MU_TALK_GIVING_UP) {
+        t->joins_answered++;
+        tell_failed(t, MU_PART_ON_JOIN, &t->error, out);
+    }
+    if (leaves)
+        (void)tell(t, MU_PART_TELL_LEFT, out);
+    unqueue(t, MU_PART_ON_LEAVE);
+    unqueue(t, MU_PART_ON_REPORT);
+    t->reports_count = 0;
+    become(t, MU_TALK_UNSOUGHT);
+    if (joins)
+        enqueue(t, MU_PART_ON_JOIN);
+    if (event->close)
+        enqueue(t, MU_PART_ON_CLOSE);
+    if (event->look)
+        enqueue(t, MU_PART_ON_LOOK);
+}
+
 /* ---- The machine ---- */
 
 void mu_talk_init(struct mu_talk *t, uint64_t join_ms, bool finds_back_end)
@@ -505,6 +531,9 @@ void mu_talk_step(struct mu_talk *t, const struct mu_talk_event *event, struct m
         break;
     case MU_TALK_ON_NOT_FOUND:
         on_not_found(t, event->error, out);
+        break;
+    case MU_TALK_ON_MOVED:
+        on_moved(t, event, out);
         break;
     }
     check(t);

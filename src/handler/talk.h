@@ -21,6 +21,7 @@
  *   UNSOUGHT --turn--> SEEKING --found--> IDLE, JOINING, LEAVING or LEAVING_TO_JOIN, by what was asked meanwhile
  *      ^                  v not found: what was asked has failed
  *      +---JOIN, CLOSE, LOOK--- ABSENT
+ *   From any state with a back end: --the job meets elsewhere (MOVED)--> UNSOUGHT, and what was asked is asked there
  *
  * What holds:
  *  - Each JOIN has one answer: JOINED, FAILED, or, where the owner has asked to LEAVE since, what that brings.
@@ -77,6 +78,7 @@ enum mu_talk_event_type {
     MU_TALK_ON_BOOT_FAILED, /* error */
     MU_TALK_ON_FOUND,       /* the back end is there */
     MU_TALK_ON_NOT_FOUND,   /* error */
+    MU_TALK_ON_MOVED,       /* the back end has to be found anew, and the machine is gone: close, look */
 };
 
 struct mu_talk_event { /* borrows what it points to */
@@ -86,6 +88,7 @@ struct mu_talk_event { /* borrows what it points to */
     const struct mu_part_report *report;
     const struct mu_part_news *news;
     const struct muster_error *error;
+    bool close, look; /* MOVED: the machine was asked to, and has not answered */
 };
 
 enum mu_talk_effect_type {

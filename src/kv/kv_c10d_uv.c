@@ -282,9 +282,9 @@ static int add_first_step(struct mu_c10d_work *work)
         add_compare_set(work, side_key(work, "host", -1), muster_str(no_host), muster_str(no_host));
         add_probe(work, work->driver->job_probe);
         break;
-    case MU_KV_PROBE: /* a marker counts, too: somebody is about to join there */
+    case MU_KV_PROBE: /* of a job that has a document the engine itself says so */
         if (work->driver->dialect == MU_DIALECT_V)
-            add_plain(work, MU_CALL_CHECK, muster_str(work->driver->document_key));
+            add_probe(work, MU_SESSION_PROBE);
         break;
     case MU_KV_GET:
         add_plain(work, MU_CALL_GET, request->key);
@@ -448,10 +448,7 @@ static void take_answers(struct mu_c10d_work *work)
         request->foreign = calls[1].call.kind == MU_CALL_CHECK && calls[1].call.result != 0;
         break;
     case MU_KV_PROBE:
-        if (work->step == 1)
-            request->found = number != 0;
-        else if (number == 0)
-            add_probe(work, MU_SESSION_PROBE);
+        request->found = number != 0;
         break;
     case MU_KV_SETTLE:
     case MU_KV_GET:

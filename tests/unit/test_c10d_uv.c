@@ -214,8 +214,8 @@ static void options_are_checked_at_once(void **state)
         { "localhost:0", "dialect=2.13", MUSTER_EINVAL, "dialect" },
         { "localhost:0", "use_agent_store=2", MUSTER_EINVAL, "use_agent_store" },
         { "localhost:0", "join_timeout=0", MUSTER_EINVAL, "join" },
-        { "localhost:0", "engine=yes", MUSTER_EINVAL, "option 'engine': 'yes' is neither on nor off" },
-        { "localhost:0", "fence=5", MUSTER_EINVAL, "option 'fence' needs engine=on" },
+        { "localhost:0", "engine=yes", MUSTER_EINVAL, "option 'engine': 'yes' is none of on, off and only" },
+        { "localhost:0", "fence=5,engine=off", MUSTER_EINVAL, "option 'fence' needs engine=on" },
         { "localhost:99999", "is_host=1", MUSTER_EINVAL, "localhost:99999" },
         { "a/b:1", "is_host=1", MUSTER_EINVAL, "a/b:1" },
     };
@@ -364,7 +364,7 @@ static void the_host_says_who_it_is(void **state)
 
     (void)state;
     begin(&s);
-    assert_int_equal(start(&s, 0, "localhost:0", "is_host=1", 1, NULL), 0);
+    assert_int_equal(start(&s, 0, "localhost:0", "is_host=1,engine=off", 1, NULL), 0);
     RUN_UNTIL(&s, logged_hostings > 0);
     config.port = (uint16_t)logged_port;
     assert_int_equal(mu_client_start(&s.loop, &config, on_ready, NULL, NULL, &client, NULL), 0);
@@ -403,16 +403,21 @@ static void a_spare_whose_host_goes_at_once_knows_that_the_host_is_gone(void **s
 
 #define ENGINE "engine=on,last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=2"
 
-/* Two nodes of a job that meets in the engine of the first one's store. */
-static void begin_pair(struct scene *s)
+/* Two nodes of a job that meets in the engine of the first one's store, of at most so many. */
+static void begin_pair_of(struct scene *s, const char *options, int64_t nodes_max)
 {
     begin(s);
-    assert_int_equal(start(s, 0, "localhost:0", ENGINE, 2, NULL), 0);
+    assert_int_equal(start(s, 0, "localhost:0", options, nodes_max, NULL), 0);
     ASK(&s->nodes[0], join);
     RUN_UNTIL(s, logged_hostings > 0);
-    assert_int_equal(start(s, 1, endpoint_of("localhost", logged_port), ENGINE, 2, NULL), 0);
+    assert_int_equal(start(s, 1, endpoint_of("localhost", logged_port), options, nodes_max, NULL), 0);
     ASK(&s->nodes[1], join);
     RUN_UNTIL(s, s->nodes[0].told[MUSTER_RDZV_JOINED] > 0 && s->nodes[1].told[MUSTER_RDZV_JOINED] > 0);
+}
+
+static void begin_pair(struct scene *s)
+{
+    begin_pair_of(s, ENGINE, 2);
 }
 
 static void a_host_with_an_engine_meets_others_there(void **state)
@@ -496,18 +501,40 @@ static void a_store_that_offers_its_engine_is_used(void **state)
     end(&s);
 }
 
-static void a_node_without_the_engine_does_not_make_a_second_job(void **state)
+static void a_node_without_the_engine_is_refused_where_all_others_want_it(void **state)
 {
     struct scene s;
 
     (void)state;
-    begin_pair(&s);
-    assert_int_equal(start(&s, 2, endpoint_of("localhost", logged_port), "engine=off", 2, NULL), 0);
+    begin_pair_of(&s, "engine=only,last_call_timeout=1", 3);
+    assert_int_equal(start(&s, 2, endpoint_of("localhost", logged_port), "engine=off", 3, NULL), 0);
     ASK(&s.nodes[2], join);
     RUN_UNTIL(&s, s.nodes[2].told[MUSTER_RDZV_FAILED] > 0);
-    assert_non_null(strstr(s.nodes[2].error.text,
-                           "this node has engine=off, but the job's other nodes use the engine of the store at "));
-    assert_int_equal(s.nodes[0].told[MUSTER_RDZV_PEERS_LOST], 0);
+    assert_non_null(
+        strstr(s.nodes[2].error.text, "this node has engine=off, but the job meets in the engine of the store at "));
+    assert_int_equal(s.nodes[0].told[MUSTER_RDZV_WAITING], 0);
+    end(&s);
+}
+
+/* What a PyTorch node is to them, too. */
+static void with_a_node_without_the_engine_all_meet_in_a_document(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    begin_pair_of(&s, ENGINE ",last_call_timeout=1", 3);
+    assert_int_equal(start(&s, 2, endpoint_of("localhost", logged_port), "engine=off,last_call_timeout=1", 3, NULL), 0);
+    ASK(&s.nodes[2], join);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_WAITING] > 0 && s.nodes[1].told[MUSTER_RDZV_WAITING] > 0);
+    ASK(&s.nodes[0], join);
+    ASK(&s.nodes[1], join);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 1 && s.nodes[1].told[MUSTER_RDZV_JOINED] > 1);
+    RUN_UNTIL(&s, s.nodes[2].told[MUSTER_RDZV_JOINED] > 0);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(s.nodes[i].world_size, 3);
+    assert_int_equal(s.nodes[0].told[MUSTER_RDZV_REMOVED] + s.nodes[0].told[MUSTER_RDZV_FAILED], 0);
+    ASK(&s.nodes[0], close);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_CLOSED] > 0);
     end(&s);
 }
 
@@ -532,7 +559,7 @@ static void where_others_meet_in_a_document_so_do_we(void **state)
         ASK(&s.nodes[1], join);
         RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0 && s.nodes[1].told[MUSTER_RDZV_JOINED] > 0);
         assert_int_equal(s.nodes[0].world_size, 2);
-        assert_int_equal(logged_engines, 0);
+        assert_int_equal(logged_engines, offers[i]); /* which says that there is one */
         assert_int_equal(logged_documents, 1);
         end(&s);
     }
@@ -1002,7 +1029,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(nodes_with_one_token_meet_and_others_are_refused, make_tokens, remove_tokens),
         cmocka_unit_test_setup_teardown(a_node_with_a_token_does_not_go_on_without, make_tokens, remove_tokens),
         cmocka_unit_test_setup_teardown(a_token_that_cannot_be_used_is_an_error_at_once, make_tokens, remove_tokens),
-        cmocka_unit_test(a_node_without_the_engine_does_not_make_a_second_job),
+        cmocka_unit_test(a_node_without_the_engine_is_refused_where_all_others_want_it),
+        cmocka_unit_test(with_a_node_without_the_engine_all_meet_in_a_document),
         cmocka_unit_test(where_others_meet_in_a_document_so_do_we),
         cmocka_unit_test(a_port_taken_by_a_store_is_joined),
         cmocka_unit_test(a_port_taken_by_something_else_is_said_so_at_once),

@@ -41,6 +41,7 @@ static const struct happening happenings[] = {
     { .name = "babble", .type = MU_HOST_ON_NOT_PROBED, .code = MUSTER_EPROTOCOL, .text = "nonsense" },
     { .name = "nonsense", .type = MU_HOST_ON_NOT_ANSWERED, .code = MUSTER_EPROTOCOL, .text = "nonsense" },
     { .name = "unusable", .type = MU_HOST_ON_UNUSABLE },
+    { .name = "moved", .type = MU_HOST_ON_MOVED },
     { .name = "time", .type = MU_HOST_ON_TIME },
 };
 
@@ -442,8 +443,8 @@ static void a_host_that_is_killed_while_it_is_asked_may_be_replaced_by_us(void *
 /* ---- The engine ---- */
 
 #define USING(endpoint) "info (using muster's engine at " endpoint "), "
-#define IN_A_DOCUMENT                                                                                                  \
-    "info (meeting in a document: the store at node7:29400 has no engine, or another node has begun with a document), "
+#define IN_A_DOCUMENT "info (meeting in a document: the store at node7:29400 has no engine), "
+#define MOVED "info (meeting in a document: a PyTorch node is in the job), "
 
 static void with_the_engine_each_state_goes_on_as_it_should(void **state)
 {
@@ -473,6 +474,18 @@ static void with_the_engine_each_state_goes_on_as_it_should(void **state)
         { "start foreign connected answered", "time", "probing" },
         { "start foreign connected answered offered", "unusable", "idle" },
         { "start own bound", "unusable", "unlisten -> idle" },
+        { "start foreign connected answered offered", "moved", MOVED "connect endpoint 5000 -> connecting" },
+        { "start foreign connected answered offered moved", "connected", "ask 60000 -> asking" },
+        { "start foreign connected answered offered moved connected", "answered", "use -> found" },
+        { "start foreign connected answered offered moved", "refused",
+          "disconnect, notice (refused; trying again for 60 s) -> pausing" },
+        { "start own bound", "moved", MOVED "watch, connect own 60000 -> connecting" },
+        { "start own bound moved", "connected", "use -> found" },
+        { "start own bound moved connected", "unusable", "unlisten -> idle" },
+        /* For good. */
+        { "start own bound moved connected unusable start foreign connected", "answered", "use -> found" },
+        { "start own bound moved connected unusable start own", "bound",
+          "info (hosting its store on port 29401 of 10.0.0.7), record, watch, connect own 60000 -> connecting" },
     };
 
     (void)state;
@@ -490,10 +503,9 @@ static void a_job_with_a_token_never_meets_in_a_document(void **state)
 
     (void)state;
     h.config.token = true;
-    assert_string_equal(
-        play(&h, "start-foreign connected answered without", 0),
-        "disconnect, fail (a job with a token (token_file) meets in the engine alone, and the store at "
-        "node7:29400 has no engine, or another node of this job has begun with a document there) -> idle");
+    assert_string_equal(play(&h, "start-foreign connected answered without", 0),
+                        "disconnect, fail (a job with a token (token_file) meets in the engine alone, and the store at "
+                        "node7:29400 has no engine) -> idle");
     h = engine_host();
     h.config.token = true;
     assert_string_equal(play(&h, "start-foreign connected answered offered", 0),
@@ -525,6 +537,22 @@ static void a_probe_that_is_lost_is_made_again(void **state)
     assert_string_equal(play(&h, "silent", 1000 + PATIENCE_MS), "disconnect, fail (reset) -> idle");
 }
 
+static void a_job_that_wants_the_engine_only_does_not_follow_to_a_document(void **state)
+{
+    struct mu_host h = engine_host();
+
+    (void)state;
+    h.config.only = true;
+    assert_string_equal(play(&h, "start-foreign connected answered offered moved", 0),
+                        "fail (a job with engine=only meets in the engine alone, and the store at node7:29400 has a "
+                        "document of this job: a node without the engine began it) -> idle");
+    h = engine_host();
+    h.config.only = true;
+    assert_string_equal(play(&h, "start-foreign connected answered without", 0),
+                        "disconnect, fail (a job with engine=only meets in the engine alone, and the store at "
+                        "node7:29400 has no engine) -> idle");
+}
+
 static void a_node_without_the_engine_is_told_that_the_others_have_it(void **state)
 {
     struct mu_host h = host_with(MU_HOST_IF_OURS, 29400);
@@ -532,8 +560,8 @@ static void a_node_without_the_engine_is_told_that_the_others_have_it(void **sta
     (void)state;
     (void)play(&h, "start-foreign connected", 0);
     assert_string_equal(play(&h, "engine", 0),
-                        "disconnect, fail (this node has engine=off, but the job's other nodes use the engine of "
-                        "the store at node7:29400; start it with engine=on) -> idle");
+                        "disconnect, fail (this node has engine=off, but the job meets in the engine of the store at "
+                        "node7:29400 alone (it has a token, or engine=only); start it with engine=on) -> idle");
 }
 
 static void silence_ends_with_the_time(void **state)
@@ -599,6 +627,7 @@ static void the_parameters_say_who_hosts_and_where(void **state)
         { "node1", "store_type=etcd", NULL, 2, MUSTER_EINVAL, 0, 0, false },
         { "node1:7", "engine=off", NULL, 2, 0, 7, MU_HOST_IF_OURS, false },
         { "node1:7", "engine= ON ", NULL, 2, 0, 7, MU_HOST_IF_OURS, false },
+        { "node1:7", "engine=Only", NULL, 2, 0, 7, MU_HOST_IF_OURS, false },
         { "node1:7", "engine=yes", NULL, 2, MUSTER_EINVAL, 0, 0, false },
         { "node1:99999", "", NULL, 2, MUSTER_EINVAL, 0, 0, false },
         /* Nodes of other machines would come to that address. */
@@ -626,7 +655,8 @@ static void the_parameters_say_who_hosts_and_where(void **state)
             assert_int_equal(config.patience_ms, 5000);
             assert_memory_equal(host, rows[i].endpoint, strcspn(rows[i].endpoint, ":"));
             assert_int_equal(config.others, rows[i].nodes_max > 1);
-            assert_int_equal(config.engine, strstr(rows[i].options, "ON") != NULL);
+            assert_int_equal(config.only, strstr(rows[i].options, "Only") != NULL);
+            assert_int_equal(config.engine, config.only || strstr(rows[i].options, "ON") != NULL);
             (void)snprintf(expected, sizeof expected, "%s:%d", host, rows[i].port);
             assert_string_equal(endpoint, expected);
         }
@@ -807,6 +837,7 @@ int main(void)
         cmocka_unit_test(a_job_with_a_token_never_meets_in_a_document),
         cmocka_unit_test(an_address_with_colons_has_brackets_before_its_port),
         cmocka_unit_test(a_probe_that_is_lost_is_made_again),
+        cmocka_unit_test(a_job_that_wants_the_engine_only_does_not_follow_to_a_document),
         cmocka_unit_test(a_node_without_the_engine_is_told_that_the_others_have_it),
         cmocka_unit_test(silence_ends_with_the_time),
         cmocka_unit_test(loopback_is_warned_of_once_and_only_where_it_matters),

@@ -605,7 +605,7 @@ static void the_host_is_known_where_it_was_published(void **state)
 
 /* ---- The engine ---- */
 
-static void an_engine_is_found_if_the_job_has_no_document(void **state)
+static void an_engine_is_found_also_if_the_job_has_a_document(void **state)
 {
     const struct mu_server_offer offer = { .node = "" };
     struct scene s;
@@ -614,11 +614,9 @@ static void an_engine_is_found_if_the_job_has_no_document(void **state)
     begin(&s);
     RUN_UNTIL(&s.a, s.ready > 0);
     assert_false(ask_kind(&s, MU_KV_PROBE, 0)->found);
+    assert_false(ask_kind(&s, MU_KV_HOST, 0)->found); /* the connection is still the store's */
     mu_server_offer_engine(s.server, &offer);
-    other_sets(&s, DOCUMENT, MARKER); /* somebody is about to join */
-    assert_false(ask_kind(&s, MU_KV_PROBE, 0)->found);
-    assert_false(ask_kind(&s, MU_KV_READ, 0)->found); /* the connection is still the store's */
-    assert_true(other_deletes(&s, DOCUMENT));
+    other_sets(&s, DOCUMENT, MARKER); /* of which the engine tells */
     assert_true(ask_kind(&s, MU_KV_PROBE, 0)->found);
     end(&s);
 }
@@ -1058,7 +1056,7 @@ int main(void)
         cmocka_unit_test(a_turn_that_does_not_come_is_no_error),
         cmocka_unit_test(the_first_digest_of_a_round_stays),
         cmocka_unit_test(the_host_is_known_where_it_was_published),
-        cmocka_unit_test(an_engine_is_found_if_the_job_has_no_document),
+        cmocka_unit_test(an_engine_is_found_also_if_the_job_has_a_document),
         cmocka_unit_test(older_stores_have_no_engine),
         cmocka_unit_test(who_asks_for_the_host_hears_whether_the_job_meets_in_the_engine),
         cmocka_unit_test(plain_calls_use_the_key_as_it_is),
