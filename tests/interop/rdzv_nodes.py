@@ -362,8 +362,10 @@ class Scene:
 
     backend = "c10d"
 
-    def __init__(self, pool, which, nodes=(2, 2), store="muster", **options):
+    def __init__(self, pool, which, nodes=(2, 2), store="muster", engine=None, **options):
+        """engine="off": ours meet in a document also while they are among themselves, where the test looks at it."""
         self.pool, self.which, self.limits = pool, which, nodes
+        self.our_words = {"engine": engine} if engine else {}
         self.options = {"join_timeout": 60, "last_call_timeout": 2, "read_timeout": 30, **options}
         self.run_id = uuid.uuid4().hex[:12]
         self._taken, self._made, self._server, self._observer = [], [], None, None
@@ -401,12 +403,12 @@ class Scene:
         self.host = None
         options = {**self.options, **self.hosting(hosting), **options}
         low, high = limits or self.limits
-        made = node.call("create", endpoint="127.0.0.1:0" if hosting else self.endpoint, run_id=self.run_id,
-                         min=low, max=high, name=name, options=options, backend=self.backend, limit=60).good
-        node.pid, node.id, node.name = made["pid"], made["node"], name
+        made = node.begin("create", endpoint="127.0.0.1:0" if hosting else self.endpoint, run_id=self.run_id,
+                          min=low, max=high, name=name, options=options, backend=self.backend)
+        node.name = name
         if hosting:
-            self.port = made["port"]
-        return node
+            self.port = made.good(60)["port"]
+        return node  # where ours meet in the engine, it is made when they have left their world
 
     def hosting(self, hosting):
         return {"is_host": hosting}
@@ -416,7 +418,7 @@ class Scene:
         self.host = None
         if hosting:
             self.port = free_port()
-        wanted = {**self.options, **self.hosting(hosting), **options}
+        wanted = {**self.options, **self.our_words, **self.hosting(hosting), **options}
         if harness.dialect(self.which) != "2.x":
             wanted.setdefault("dialect", harness.dialect(self.which))
         return {k: v for k, v in wanted.items() if v is not None}
@@ -464,7 +466,7 @@ class Scene:
 
         def look():
             last[:] = [self.document()]
-            return last[0] if condition(last[0]) else None
+            return last[0] if last[0] is not None and condition(last[0]) else None
         try:
             return until(look, limit)
         except AssertionError:

@@ -48,7 +48,7 @@ def test_either_side_closes_and_the_other_one_sees_it(scenes, which, closer, how
 @pytest.mark.parametrize("closer", KINDS)
 @side_by_side
 def test_a_node_that_waits_is_told_of_the_close(scenes, which, closer):
-    scene = scenes(which)
+    scene = scenes(which, engine="off")
     waiter = scene.node(other(closer), "127.0.0.1")
     waiting = waiter.begin("next")
     scene.until_in(1)
@@ -163,7 +163,7 @@ def test_our_killed_member_is_cleaned_away_by_the_rules_of_stock(scenes, which, 
 @side_by_side
 def test_our_node_that_died_while_it_waited_is_in_no_world_that_lasts(scenes, which):
     """Stock drops it by its clock; ours, which has only just begun to look, when it has looked for long enough."""
-    scene = scenes(which, **QUICK)
+    scene = scenes(which, engine="off", **QUICK)
     ghost = scene.our("127.0.0.1")
     ghost.begin("next")
     scene.until_in(1)

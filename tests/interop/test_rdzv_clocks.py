@@ -60,11 +60,11 @@ def test_with_an_hour_between_stock_and_ours_there_is_one_world_and_it_lasts(sce
 
 @side_by_side
 def test_two_of_ours_an_hour_apart_feel_nothing(scenes, which):
-    base = scenes(which, nodes=(2, 3), last_call_timeout=2,
+    base = scenes(which, engine="off", nodes=(2, 3), last_call_timeout=2,
                   keep_alive_interval=1, keep_alive_max_attempt=3)
     worlds = []
     for offset in ("+1h", "-1h"):
-        scene = scenes(which, nodes=(2, 3), store=None, last_call_timeout=2,
+        scene = scenes(which, engine="off", nodes=(2, 3), store=None, last_call_timeout=2,
                        keep_alive_interval=1, keep_alive_max_attempt=3).on(base)
         true = scene.join("127.0.0.1", "--hold", "60")
         false = scene.join("127.0.0.2", "--hold", "60", environment=faked(offset))

@@ -119,7 +119,7 @@ def test_a_stock_node_of_another_version_ends_by_itself_and_disturbs_nobody(scen
 
 @side_by_side
 def test_a_store_that_comes_back_empty_gets_the_document_back(scenes, which):
-    scene = scenes(which, nodes=(2, 3), last_call_timeout=1, **QUICK)
+    scene = scenes(which, engine="off", nodes=(2, 3), last_call_timeout=1, **QUICK)
     nodes = [scene.join(f"127.0.0.{i}", "--hold", "120") for i in (1, 2)]
     told = [node.joined() for node in nodes]
     assert sorted(t["rank"] for t in told) == [0, 1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdzv_nodes import agree, meet, side_by_side
+from rdzv_nodes import agree, meet, side_by_side, until
 
 KINDS = ("stock", "ours")
 
@@ -83,8 +83,7 @@ def test_scale_up_from_one_by_a_late_joiner_of_the_other_side(scenes, which, mem
 
     second = scene.node(joiner, "127.0.0.1")
     coming = second.begin("next")
-    scene.until(lambda d: len(d["wait_list"]) == 1, what="a node waits")
-    scene.until(lambda d: first.call("waiting").good["count"] == 1, what="the member sees it")
+    until(lambda: first.call("waiting").good["count"] == 1, what="the member sees that a node waits")
     again = first.begin("next")
     nodes = [first, second]
     results = [again.good(), coming.good()]
@@ -143,7 +142,7 @@ def test_the_command_joins_and_tells(scenes, which):
 @pytest.mark.parametrize("early", KINDS)
 @side_by_side
 def test_a_join_that_times_out_takes_itself_out_of_the_document(scenes, which, early):
-    scene = scenes(which)
+    scene = scenes(which, engine="off")
     node = scene.node(early, "127.0.0.1", join_timeout=2)
     assert node.call("next").error == "RendezvousTimeoutError"
     document = scene.document()
@@ -156,7 +155,7 @@ def test_a_join_that_times_out_takes_itself_out_of_the_document(scenes, which, e
 
 @side_by_side
 def test_the_command_says_that_its_time_is_up(scenes, which):
-    scene = scenes(which)
+    scene = scenes(which, engine="off")
     ours = scene.join("127.0.0.2", join_timeout=1)
     assert ours.end() == 4, ours.said
     assert ours.said != ""
