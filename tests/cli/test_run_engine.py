@@ -287,12 +287,42 @@ def test_a_store_that_no_node_hosts_is_tried_without_limit_and_workers_run_on(sc
 # ---- Beside nodes that meet in a document ----
 
 
-def test_a_node_without_the_engine_is_refused_and_told_why(scene, start):
-    agents = start(2, "--nnodes=2:3")
+def test_with_a_node_without_the_engine_all_go_on_in_a_document(scene, start):
+    """It is to them what a PyTorch node is. What was counted counts on."""
+    agents = start(2, "--nnodes=2:3", "--max-restarts=3")
     workers = scene.world(2)
-    other = scene.node(start.endpoint, "--nnodes=2:3", conf="engine=off,last_call_timeout=1")
+    workers[0].fail()
+    before = scene.world(2, without=workers)
+    agents.append(scene.node(start.endpoint, "--nnodes=2:3", "--max-restarts=3", conf="engine=off,last_call_timeout=1"))
+    workers = scene.world(3, without=before)
+    assert one(workers, "TORCHELASTIC_RESTART_COUNT") == "1"
+    agents[0].said("a PyTorch node wants to join; restarting the group")
+    workers[1].fail()
+    again = scene.world(3, without=workers)
+    assert one(again, "TORCHELASTIC_RESTART_COUNT") == "2"
+    end_all(again)
+    assert [agent.end() for agent in agents] == [0, 0, 0]
+
+
+def test_a_node_without_the_engine_is_a_spare_where_there_is_no_place(scene, start):
+    agents = start(2, "--nnodes=2")
+    workers = scene.world(2)
+    other = scene.node(start.endpoint, "--nnodes=2", conf="engine=off,last_call_timeout=1")
+    time.sleep(2)
+    assert [worker.pid for worker in scene.alive()] == [worker.pid for worker in workers]
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
     assert other.end() == 1
-    assert "this node has engine=off, but the job's other nodes use the engine of the store at" in other.err
+    assert "the rendezvous is closed" in other.err, "it began the job anew"
+
+
+def test_a_node_without_the_engine_is_refused_by_those_who_want_nothing_else(scene, serve):
+    endpoint = serve().endpoint
+    agents = [scene.node(endpoint, "--nnodes=2:3", conf=ENGINE.replace("engine=on", "engine=only")) for _ in range(2)]
+    workers = scene.world(2)
+    other = scene.node(endpoint, "--nnodes=2:3", conf="engine=off,last_call_timeout=1")
+    assert other.end() == 1
+    assert "this node has engine=off, but the job meets in the engine of the store at" in other.err
     assert all(worker.alive for worker in workers)
     end_all(workers)
     assert [agent.end() for agent in agents] == [0, 0]
@@ -305,7 +335,7 @@ def test_who_writes_the_document_of_such_a_job_is_cut_off_and_told_of_once(scene
         ended = run("store", "add", "--endpoint", start.endpoint, "torch.rendezvous.job", "1")
         assert ended.code != 0
     if not start.outside:
-        assert agents[0].err.count("it asks for the document of job 'job', which meets in the engine (engine=on)") == 1
+        assert agents[0].err.count("it asks for the document of job 'job', which meets in the engine") == 1
     end_all(workers)
     assert agents[0].end() == 0
 
@@ -335,8 +365,7 @@ def test_two_jobs_at_one_store_do_not_meet(scene, serve):
 
 
 @pytest.mark.parametrize("conf, said", [
-    ("engine=maybe", "option 'engine': 'maybe' is neither on nor off"),
-    ("engine=only", "option 'engine': 'only' is neither on nor off"),
+    ("engine=maybe", "option 'engine': 'maybe' is none of on, off and only"),
     ("fence=5", "option 'fence' needs engine=on"),
     ("engine=off,restart_window=5", "option 'restart_window' needs engine=on")])
 def test_options_that_are_wrong_are_named(scene, conf, said):

@@ -109,7 +109,7 @@ def test_a_node_without_the_token_is_refused_and_the_job_goes_on(scene, job, tok
 def test_a_node_that_wants_a_document_is_refused(scene, job):
     other = job.node("engine=off,last_call_timeout=1")
     assert other.end() == 1
-    assert "this node has engine=off, but the job's other nodes use the engine of the store at" in other.err
+    assert "this node has engine=off, but the job meets in the engine of the store at" in other.err
     finish(scene, job)
 
 
@@ -136,7 +136,7 @@ def test_a_node_with_a_token_does_not_meet_in_a_document(scene, serve, tokens):
     until(lambda: run("store", "get", "--endpoint", endpoint, "torch.rendezvous.job").code == 0)
     second = scene.node(endpoint, "--nnodes=2", conf=f"{ENGINE},token_file={tokens('token')}")
     assert second.end() == 1
-    assert "a job with a token (token_file) meets in the engine alone" in second.err.splitlines()[-1]
+    assert "has no token, and this node has one (token_file): it does not go on without" in second.err.splitlines()[-1]
     first.signal(signal.SIGTERM)
     first.end()
 
