@@ -438,6 +438,8 @@ static void on_failed(struct mu_fold *f, const struct mu_fold_event *event)
             drop_lease(f, 0); /* a record in doubt must not come back later */
         if (f->writing == SEATS || f->writing == WORLD)
             mu_leader_give_up_world(f);
+        if (f->writing == MOVE && event->refused)
+            mu_leader_move_failed(f);
         if (event->lease_gone && f->writing == RECORD_BACK) {
             mu_leader_end_put_back(f, true);
         } else if (event->lease_gone && (!ours || f->record.end.kind == MU_FOLD_END_DONE)) {

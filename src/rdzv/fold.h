@@ -219,7 +219,7 @@ struct mu_fold_op {
     int64_t lease; /* PUT */
 };
 
-#define MU_FOLD_COMPARES_MAX 3
+#define MU_FOLD_COMPARES_MAX 4
 
 struct mu_fold_write {
     struct mu_fold_compare compares[MU_FOLD_COMPARES_MAX];

@@ -7,6 +7,8 @@
 
 #include <assert.h>
 
+enum { MOVE_AGAIN_MS = 30000 };
+
 bool mu_fold_has_outsiders(const struct mu_fold *f)
 {
     return f->has_documents && mu_fold_has(f, JOB_STOCK);
@@ -60,14 +62,27 @@ void mu_fold_put_closed_document(struct mu_fold *f)
 
 /* ---- The leader ---- */
 
-/* Nobody is in a world any more, and there is a place for one of them. A world that was lost is put back first. */
-static bool is_time_to_move(const struct mu_fold *f, const struct folded *folded)
+/* A failure is charged with the next world here, after the pause that there may be; then it moves. */
+static bool is_charged_first(const struct folded *folded)
 {
-    if (!mu_fold_has_outsiders(f) || folded->in > 0 || folded->paused_until_ms != 0 || mu_fold_has(f, JOB_CLOSED))
+    return mu_attribution_cost(&folded->why) > 0 && (int64_t)folded->count >= folded->nodes_min;
+}
+
+/* Nobody is in a world any more, and there is a place for one of them. A world that was lost is put back first. */
+static bool is_time_to_move(struct mu_fold *f, const struct folded *folded)
+{
+    if (!mu_fold_has_outsiders(f) || folded->in > 0 || mu_fold_has(f, JOB_CLOSED) ||
+        !mu_fold_is_due(f, f->lead.move_at_ms))
         return false;
     if (!mu_fold_has(f, JOB_DOC))
         return folded->holders == 0 && f->now_ms >= f->grace_until_ms;
-    return (int64_t)folded->count < folded->nodes_max;
+    return (int64_t)folded->count < folded->nodes_max && !is_charged_first(folded);
+}
+
+/* The store has no room for the document: meanwhile the job goes on here. */
+void mu_leader_move_failed(struct mu_fold *f)
+{
+    f->lead.move_at_ms = f->now_ms + MOVE_AGAIN_MS;
 }
 
 /* Where there was no world, whoever waits for the document makes it; but others could be faster, and write it as an old
@@ -96,6 +111,7 @@ bool mu_leader_move(struct mu_fold *f, const struct folded *folded)
     mu_fold_compare_key(f, JOB_LEADER);
     mu_fold_compare_key(f, JOB_DOC);
     mu_fold_compare_key(f, JOB_CLOSED);
+    mu_fold_compare_key(f, JOB_STOCK); /* it may have gone */
     mu_fold_put(f, mu_fold_key_names[JOB_MOVED], &f->mark, lease);
     if (needs_document(f))
         add_op(f, MU_FOLD_DOCUMENT, mu_buf_slice(&f->document));
@@ -109,7 +125,7 @@ bool mu_leader_move(struct mu_fold *f, const struct folded *folded)
 /* Nothing more is done here. A member has been gone for the others: they were all out of their world. */
 bool mu_fold_observe_moved(struct mu_fold *f)
 {
-    f->has_moved |= f->job.loaded && mu_fold_has(f, JOB_MOVED);
+    f->has_moved |= f->has_documents && f->job.loaded && mu_fold_has(f, JOB_MOVED);
     if (!f->has_moved)
         return false;
     if (f->phase == MU_FOLD_MEMBER)

@@ -152,6 +152,7 @@ struct lead {
     struct mu_fold_host hosted; /* of the member that went with its store: `fates` */
     uint64_t put_back_at_ms;    /* a world that only records know is put back then at the latest; UINT64_MAX: none */
     uint64_t fold_at_ms;        /* not before this */
+    uint64_t move_at_ms;        /* the same, for a move to a document */
     /* The world that is being written, one batch after the other. */
     struct mu_fold_world next;           /* id 0: none is */
     struct mu_fold_members next_members; /* id 0 in a member: its seat is not written */
@@ -302,6 +303,7 @@ bool mu_fold_has_outsiders(const struct mu_fold *f);
 int mu_fold_write_closed_document(struct mu_fold *f); /* before mu_fold_is_encoded(), whose rc this is */
 void mu_fold_put_closed_document(struct mu_fold *f);  /* with the job's end */
 bool mu_leader_move(struct mu_fold *f, const struct folded *folded);
+void mu_leader_move_failed(struct mu_fold *f);
 bool mu_fold_observe_moved(struct mu_fold *f);
 
 /* fold_view.c */

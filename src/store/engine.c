@@ -86,7 +86,7 @@ static void free_job(struct mu_engine *e, struct mu_engine_job *job)
     assert(job->peers_count == 0 && job->leases_count == 0 && mu_list_empty(&job->prefixes));
     mu_engine_items_done(e, job);
     mu_list_remove(&job->link);
-    e->openings++;
+    e->openings += job->outsiders > 0;
     mu_engine_release(e, job, sizeof *job + job->len);
 }
 
@@ -525,6 +525,7 @@ static struct mu_engine_job *make_job(struct mu_engine *e, struct mu_slice run_i
     mu_list_init(&job->peers);
     mu_list_init(&job->leases);
     mu_list_init(&job->prefixes);
+    job->number = ++e->jobs_made;
     job->len = run_id.len;
     memcpy(job->run_id, run_id.data, run_id.len);
     mu_list_push(&e->jobs, &job->link);
@@ -542,11 +543,9 @@ static struct mu_engine_job *find_job(const struct mu_engine *e, struct mu_slice
 
 /* ---- Outsiders ---- */
 
-/* Free leases are nobody's. */
+/* Free leases are nobody's, and a connection alone is no node that takes part. */
 static bool is_left(const struct mu_engine_job *job)
 {
-    if (job->peers_count > 0)
-        return false;
     MU_LIST_EACH (const struct mu_engine_lease, lease, &job->leases, of_job)
         if (lease->state != MU_ENGINE_LEASE_FREE)
             return false;
@@ -573,27 +572,60 @@ uint64_t mu_engine_openings(const struct mu_engine *e)
     return e->openings;
 }
 
-bool mu_engine_wait(struct mu_engine *e, struct mu_slice run_id, bool old)
+void mu_engine_give_up(struct mu_engine *e, struct mu_slice run_id)
 {
     struct mu_engine_job *job = find_job(e, run_id);
-    const char *value = old ? "{\"v\":2,\"old\":1}" : "{\"v\":2,\"old\":0}";
 
-    assert(job != NULL);
-    if (job->outsiders == 0 && !mu_engine_put_own(e, job, mu_slice_str(MU_ENGINE_OUTSIDERS), mu_slice_str(value)))
-        return false;
-    job->outsiders++;
-    return true;
+    assert(job != NULL && is_left(job));
+    job->moved = true;
+    e->openings += job->outsiders > 0;
 }
 
-void mu_engine_wait_over(struct mu_engine *e, struct mu_slice run_id)
+/* Of as many as wait now. False: no memory. */
+static bool tell_of_outsiders(struct mu_engine *e, struct mu_engine_job *job)
+{
+    struct mu_slice value = mu_slice_str(job->old > 0 ? "{\"v\":2,\"old\":1}" : "{\"v\":2,\"old\":0}");
+
+    if (job->outsiders == 0)
+        value = mu_slice(NULL, 0);
+    return mu_engine_put_own(e, job, mu_slice_str(MU_ENGINE_OUTSIDERS), value);
+}
+
+uint64_t mu_engine_wait(struct mu_engine *e, struct mu_slice run_id, bool old)
+{
+    struct mu_engine_job *job = find_job(e, run_id);
+    bool is_news;
+
+    assert(job != NULL);
+    is_news = job->outsiders == 0 || (old && job->old == 0);
+    job->outsiders++;
+    job->old += old;
+    if (!is_news || tell_of_outsiders(e, job))
+        return job->number;
+    job->outsiders--;
+    job->old -= old;
+    return 0;
+}
+
+bool mu_engine_still_waits(const struct mu_engine *e, struct mu_slice run_id, uint64_t number)
+{
+    const struct mu_engine_job *job = find_job(e, run_id);
+
+    return job != NULL && job->number == number && mu_engine_place_of(e, run_id) == MU_ENGINE_PLACE_HERE;
+}
+
+/* Without memory a document for an old one is written, though that one has gone. */
+void mu_engine_wait_over(struct mu_engine *e, struct mu_slice run_id, uint64_t number, bool old)
 {
     struct mu_engine_job *job = find_job(e, run_id);
 
-    if (job == NULL || job->outsiders == 0) /* another job of that name, which began when this one was over */
+    if (job == NULL || job->number != number)
         return;
+    assert(job->outsiders > 0 && job->old >= old);
     job->outsiders--;
-    if (job->outsiders == 0)
-        (void)mu_engine_put_own(e, job, mu_slice_str(MU_ENGINE_OUTSIDERS), mu_slice(NULL, 0));
+    job->old -= old;
+    if (job->outsiders == 0 || (old && job->old == 0))
+        (void)tell_of_outsiders(e, job);
 }
 
 /* ---- Peers ---- */

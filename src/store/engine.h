@@ -189,9 +189,13 @@ enum mu_engine_place {
 };
 
 enum mu_engine_place mu_engine_place_of(const struct mu_engine *engine, struct mu_slice run_id);
-/* One more waits, or one fewer; HERE. `old`: it speaks the protocol of PyTorch before 2.2. False: no memory. */
-bool mu_engine_wait(struct mu_engine *engine, struct mu_slice run_id, bool old);
-void mu_engine_wait_over(struct mu_engine *engine, struct mu_slice run_id); /* also of a job that is gone */
+/* LEFT, and an outsider goes on: whoever was on the way into the job is to follow it. */
+void mu_engine_give_up(struct mu_engine *engine, struct mu_slice run_id);
+/* One more waits; HERE. `old`: it speaks the protocol of PyTorch before 2.2. For which job it does: there may be another
+ * of that name later. 0: no memory. */
+uint64_t mu_engine_wait(struct mu_engine *engine, struct mu_slice run_id, bool old);
+bool mu_engine_still_waits(const struct mu_engine *engine, struct mu_slice run_id, uint64_t job);
+void mu_engine_wait_over(struct mu_engine *engine, struct mu_slice run_id, uint64_t job, bool old);
 /* Goes up whenever those who wait may go on. */
 uint64_t mu_engine_openings(const struct mu_engine *engine);
 
@@ -246,7 +250,7 @@ struct mu_engine_compare {
 };
 
 /* DOCUMENT and YIELD: see outsiders above. Only in `then`, and with no key; of several the first counts. DOCUMENT has a
- * value. */
+ * value. Without YIELD it is left out if there is no room for it: a job can always end. */
 enum mu_engine_op_kind {
     MU_ENGINE_PUT,
     MU_ENGINE_DELETE,

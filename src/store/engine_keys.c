@@ -642,16 +642,17 @@ static bool changes_anything(struct mu_engine_job *job, struct branch branch)
     return false;
 }
 
-/* The document first: there may be no room for it. */
+/* The document first: there may be no room for it. A job that ends does without. */
 static bool give_away(struct mu_engine *e, struct mu_engine_job *job, struct branch branch)
 {
     const struct mu_engine_op *document = find_op(branch.ops, branch.count, MU_ENGINE_DOCUMENT);
     bool moves = find_op(branch.ops, branch.count, MU_ENGINE_YIELD) != NULL;
+    bool is_put =
+        document != NULL && e->config.document(e->config.ctx, mu_slice(job->run_id, job->len), document->value, !moves);
 
-    if (document != NULL &&
-        !e->config.document(e->config.ctx, mu_slice(job->run_id, job->len), document->value, !moves))
+    if (document != NULL && moves && !is_put)
         return false;
-    job->has_document |= document != NULL;
+    job->has_document |= is_put;
     job->moved |= moves;
     e->openings += gives_away(branch);
     return true;

@@ -64,7 +64,9 @@ struct mu_engine_job {
     size_t count;
     struct mu_list prefixes; /* of struct mu_engine_prefix */
     size_t prefixes_count;
-    size_t outsiders;  /* that wait for the document */
+    uint64_t number;   /* no other job has it */
+    size_t outsiders;  /* that wait for the document ... */
+    size_t old;        /* ... and speak an old protocol */
     bool only;         /* it takes none */
     bool has_document; /* its nodes have put one into the store ... */
     bool moved;        /* ... or go on there without: who comes first makes one */
@@ -80,7 +82,7 @@ struct mu_engine {
     size_t table_charged;     /* what their table takes */
     int64_t revision;
     bool has_changes; /* some prefix has, or has lost some */
-    uint64_t openings;
+    uint64_t openings, jobs_made;
     const char *full; /* what there was no room for when something was last EXHAUSTED */
     size_t leases_count[MU_ENGINE_LEASE_STATES_COUNT];
     uint64_t now_ms;             /* the engine's time */

@@ -76,7 +76,8 @@ static struct mu_candidate candidate_of(const struct mu_conn *conn)
     const struct mu_peer *peer = &conn->session.peer;
 
     return (struct mu_candidate){ .is_busy = conn->session.dead || mu_session_is_busy(&conn->session),
-                                  .waits = peer->missing > 0 || !mu_list_empty(&peer->watches) || conn->frames != NULL,
+                                  .waits = peer->missing > 0 || !mu_list_empty(&peer->watches) ||
+                                           conn->frames != NULL || conn->session.state == MU_SESSION_OUTSIDE,
                                   .is_owed = conn->backlog != NULL,
                                   .from_here = conn->origin == NULL,
                                   .heard_ms = conn->heard_ms,

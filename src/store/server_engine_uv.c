@@ -78,7 +78,8 @@ static void on_before(uv_prepare_t *prepare)
 
     server->engine->began_ms = uv_now(server->loop);
     arm(server);
-    if (mu_engine_has_changes(server->engine->host.engine))
+    if (mu_engine_has_changes(server->engine->host.engine) ||
+        mu_engine_openings(server->engine->host.engine) != server->engine->openings)
         (void)uv_idle_start(&server->engine->hurry, on_hurry);
 }
 

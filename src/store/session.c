@@ -233,6 +233,8 @@ static int keep_to_the_engine(struct mu_session *session, const struct mu_reques
                        (int)(request->key.len < KEY_SHOWN ? request->key.len : KEY_SHOWN), request->key.data);
     }
     place = place_of(service, request->op, &run_id, request->key);
+    if (place == MU_ENGINE_PLACE_LEFT)
+        mu_engine_give_up(service->engine, run_id);
     if (place != MU_ENGINE_PLACE_HERE && place != MU_ENGINE_PLACE_ONLY)
         return 0;
     session->strayed = true;
@@ -248,13 +250,21 @@ static bool must_wait(const struct mu_session *session, const struct mu_request 
            place_of(session->service, request->op, ret_run_id, request->key) == MU_ENGINE_PLACE_HERE;
 }
 
+static bool speaks_old(const struct mu_session *session)
+{
+    return session->codec.dialect != MU_DIALECT_V;
+}
+
 static int begin_to_wait(struct mu_session *session, struct mu_slice run_id, struct muster_error *reterr)
 {
     struct mu_service *service = session->service;
 
-    if (mu_buf_assign(&session->run_id, run_id) < 0 ||
-        !mu_engine_wait(service->engine, run_id, session->codec.dialect != MU_DIALECT_V))
+    if (mu_buf_assign(&session->run_id, run_id) == 0)
+        session->job = mu_engine_wait(service->engine, run_id, speaks_old(session));
+    if (session->job == 0) {
+        mu_buf_done(&session->run_id);
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for a node that waits for its job's document");
+    }
     mu_list_push(&service->outsiders, &session->outsider);
     session->state = MU_SESSION_OUTSIDE;
     return 0;
@@ -267,7 +277,9 @@ static void end_to_wait(struct mu_session *session)
     session->state = MU_SESSION_READING;
     mu_list_remove(&session->outsider);
     if (session->service->engine != NULL)
-        mu_engine_wait_over(session->service->engine, mu_buf_slice(&session->run_id));
+        mu_engine_wait_over(session->service->engine, mu_buf_slice(&session->run_id), session->job,
+                            speaks_old(session));
+    session->job = 0;
     mu_buf_done(&session->run_id);
 }
 
@@ -276,7 +288,7 @@ static bool still_waits(const struct mu_session *session)
     const struct mu_engine *engine = session->service->engine;
 
     return session->state == MU_SESSION_OUTSIDE && engine != NULL &&
-           mu_engine_place_of(engine, mu_buf_slice(&session->run_id)) == MU_ENGINE_PLACE_HERE;
+           mu_engine_still_waits(engine, mu_buf_slice(&session->run_id), session->job);
 }
 
 /* The only key of a CHECK in today's dialect; of another request, nothing. */

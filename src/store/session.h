@@ -56,7 +56,8 @@ struct mu_session {
     bool dead;               /* nothing is sent to it or read from it any more */
     bool strayed;            /* it is refused because it has asked for the document of a job that meets in the engine */
     struct mu_list outsider; /* OUTSIDE: in service->outsiders */
-    struct mu_buf run_id;    /* OUTSIDE: of that job */
+    struct mu_buf run_id;    /* OUTSIDE: of that job, and its number */
+    uint64_t job;
     struct mu_peer peer;
     struct mu_codec codec;
     struct mu_buf unread; /* the start of a request whose rest has not come yet */

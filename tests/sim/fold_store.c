@@ -54,7 +54,8 @@ struct server {
     struct mu_engine_host host;
     struct mu_budget budget, transit;
     struct mu_service service; /* for documents */
-    unsigned outsiders;        /* that wait for one */
+    unsigned outsiders, old;   /* that wait for one; of an old protocol */
+    uint64_t job;              /* ... of this job */
     bool stands;               /* still */
     uint64_t stands_since_us, stood_us;
     uint64_t began_ms, due_us;
@@ -537,10 +538,11 @@ void store_stock_comes(bool old)
     struct mu_slice job = mu_slice_str("job");
 
     if (!current->alive || current->stands || mu_engine_place_of(current->host.engine, job) != MU_ENGINE_PLACE_HERE ||
-        !mu_engine_wait(current->host.engine, job, old))
+        (current->job = mu_engine_wait(current->host.engine, job, old)) == 0)
         return;
     sim_trace("store: a PyTorch node comes");
     current->outsiders++;
+    current->old += old;
     plan_turn(current);
 }
 
@@ -555,7 +557,8 @@ void store_stock_goes(void)
         return;
     sim_trace("store: a PyTorch node goes");
     current->outsiders--;
-    mu_engine_wait_over(current->host.engine, mu_slice_str("job"));
+    mu_engine_wait_over(current->host.engine, mu_slice_str("job"), current->job, current->old > current->outsiders);
+    current->old -= current->old > current->outsiders;
     plan_turn(current);
 }
 

@@ -411,15 +411,18 @@ static void what_gives_a_job_up_stands_alone_and_once(void **state)
     assert_int_equal(transact(s, 0, (struct mu_engine_txn){ .otherwise = &document, .otherwise_count = 1 }, &held),
                      MU_ENGINE_INVALID);
     document.value = mu_slice_str("too large");
-    assert_int_equal(do_ops(s, 0, (struct mu_engine_op[]){ put_op("a", "1", 0), document }, 2), MU_ENGINE_EXHAUSTED);
+    assert_int_equal(do_ops(s, 0, (struct mu_engine_op[]){ put_op("b", "1", 0), document, yield }, 3),
+                     MU_ENGINE_EXHAUSTED);
     assert_string_equal(keys(s, 0, ""), "");
+    assert_int_equal(do_ops(s, 0, &document, 1), MU_ENGINE_OK); /* a job that ends does without */
+    assert_int_not_equal(mu_engine_place_of(s->engine, mu_slice_str("j")), MU_ENGINE_PLACE_DOCUMENT);
     document.value = mu_slice_str("doc");
     assert_int_equal(do_ops(s, 0, (struct mu_engine_op[]){ document, put_op("a", "1", 0) }, 2), MU_ENGINE_OK);
     assert_string_equal(s->trace.text, "j: doc, ended");
     assert_int_equal(do_ops(s, 0, both, 2), MU_ENGINE_OK);
     assert_string_equal(s->trace.text, "j: doc");
     assert_int_equal(do_ops(s, 0, both, 2), MU_ENGINE_MOVED);
-    assert_string_equal(keys(s, 0, ""), "a=1 1/1");
+    assert_string_equal(keys(s, 0, ""), "a=1 2/2");
 }
 
 static void a_full_budget_refuses_the_whole_transaction(void **state)

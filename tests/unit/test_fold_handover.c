@@ -52,7 +52,9 @@ static void a_job_without_a_world_moves_at_once(void **state)
     (void)granted(s, 900);
     (void)wrote(s, true, 8);
     (void)news_are_there(s, 0, 9, NULL, 0, 0);
-    assert_string_equal(stock_comes(s), "write [ job/folder mod 6, job/doc absent, job/closed absent] job/moved yield");
+    assert_string_equal(
+        stock_comes(s),
+        "write [ job/folder mod 6, job/doc absent, job/closed absent, job/stock mod 30] job/moved yield");
 }
 
 static void others_do_not_write_a_document_that_an_old_pytorch_node_cannot_read(void **state)
@@ -67,8 +69,8 @@ static void others_do_not_write_a_document_that_an_old_pytorch_node_cannot_read(
     (void)news_are_there(s, 0, 9, NULL, 0, 0);
     add_stock(s, "{\"v\":2,\"old\":1}");
     assert_string_equal(changed(s, MU_FOLD_JOB),
-                        "write [ job/folder mod 6, job/doc absent, job/closed absent] job/moved document(0, 1.13) "
-                        "yield");
+                        "write [ job/folder mod 6, job/doc absent, job/closed absent, job/stock mod 30] job/moved "
+                        "document(0, 1.13) yield");
 }
 
 static void a_world_with_a_place_hears_that_a_pytorch_node_waits(void **state)
@@ -99,8 +101,9 @@ static void when_all_have_left_the_document_says_which_round_is_next(void **stat
     (void)changed(s, MU_FOLD_NODES);
     for (unsigned i = 0; i < 3 && strstr(s->trace, "yield") == NULL; i++)
         (void)news_are_there(s, 7, 34 + i, NULL, 0, 0);
-    assert_string_equal(s->trace, "progress, write [ job/folder mod 6, job/doc mod 20, job/closed absent] job/moved "
-                                  "document(8, 2.x) yield");
+    assert_string_equal(
+        s->trace, "progress, write [ job/folder mod 6, job/doc mod 20, job/closed absent, job/stock mod 30] job/moved "
+                  "document(8, 2.x) yield");
 }
 
 static void a_full_world_keeps_it_as_a_spare(void **state)
@@ -156,6 +159,68 @@ static void an_old_pytorch_node_gets_a_document_that_it_can_read(void **state)
     for (unsigned i = 0; i < 3 && strstr(s->trace, "yield") == NULL; i++)
         (void)news_are_there(s, 7, 34 + i, NULL, 0, 0);
     assert_non_null(strstr(s->trace, "document(8, 1.13) yield"));
+}
+
+/* A worker fails while it waits: the next world is made here, with the charge, and then the job moves. */
+static void a_failure_is_charged_before_the_job_moves(void **state)
+{
+    struct scene *s = *state;
+    struct mu_fold_record record = {
+        .nodes_min = MIN, .nodes_max = MAX, .seq = 3, .joining = true, .world = 7, .max_restarts = 3
+    };
+
+    s->like.max_restarts = 3;
+    lead_round(s);
+    (void)stock_comes(s);
+    (void)news_are_there(s, 7, 31, NULL, 0, 1);
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    (void)wrote(s, true, 32);
+    add_full_record(s, ME, 21, record);
+    record.end = (struct mu_fold_end){ .kind = MU_FOLD_END_FAILED, .world = 7, .at = 32, .text = "exit code 1" };
+    add_full_record(s, OTHER, 7, record);
+    (void)changed(s, MU_FOLD_NODES);
+    for (unsigned i = 0; i < 3 && strstr(s->trace, "page") == NULL; i++)
+        (void)news_are_there(s, 7, 34 + i, NULL, 0, 0);
+    assert_null(strstr(s->trace, "yield"));
+    assert_non_null(strstr(s->trace, "page"));
+}
+
+/* The store has no room for the document: the job goes on where it is, and tries again later. */
+static void a_move_that_is_refused_is_no_end(void **state)
+{
+    struct scene *s = *state;
+
+    join_as_leader(s);
+    add_record(s, ME, 6, 1, true, 0);
+    (void)folds(s);
+    (void)granted(s, 900);
+    (void)wrote(s, true, 8);
+    (void)news_are_there(s, 0, 9, NULL, 0, 0);
+    assert_non_null(strstr(stock_comes(s), "yield"));
+    (void)refused(s, s->write_id);
+    (void)passes(s, 2000);
+    add_leader(s, ME, 6, 11);
+    add_stock(s, "{\"v\":2,\"old\":0}");
+    (void)loaded(s, MU_FOLD_JOB);
+    add_record(s, ME, 6, 1, true, 0);
+    add_record(s, OTHER, 50, 1, true, 0);
+    add_record(s, THIRD, 51, 1, true, 0);
+    (void)folds(s);
+    assert_null(strstr(s->trace, "yield"));
+    assert_non_null(strstr(s->trace, "page 0"));
+}
+
+/* Somebody has put it into etcd. */
+static void where_there_are_no_documents_no_job_moves(void **state)
+{
+    struct scene *s;
+
+    assert_int_equal(tear_down(state), 0);
+    assert_int_equal(set_up(state), 0);
+    s = *state;
+    be_member(s);
+    assert_string_equal(moves(s), "");
+    assert_false(mu_fold_has_moved(s->fold));
 }
 
 /* So nobody who comes later begins it anew. */
@@ -215,6 +280,9 @@ int main(void)
         DOCUMENTS_TEST(what_a_stranger_writes_there_is_nobody),
         DOCUMENTS_TEST(a_store_without_documents_has_no_such_nodes),
         DOCUMENTS_TEST(an_old_pytorch_node_gets_a_document_that_it_can_read),
+        DOCUMENTS_TEST(a_failure_is_charged_before_the_job_moves),
+        DOCUMENTS_TEST(a_move_that_is_refused_is_no_end),
+        DOCUMENTS_TEST(where_there_are_no_documents_no_job_moves),
         DOCUMENTS_TEST(a_job_that_ends_leaves_a_closed_document),
         DOCUMENTS_TEST(who_joins_is_asked_nothing_more_when_the_job_has_moved),
         DOCUMENTS_TEST(a_member_is_removed_when_the_job_has_moved),

@@ -95,6 +95,8 @@ static struct peer *watcher_of_job(struct scene *s)
 
     tell(peer, (struct mu_frame){ .type = MU_FRAME_LOAD, .id = 3, .watch = 1, .key = mu_slice_str("job/") });
     assert_int_equal(told(peer).type, MU_FRAME_KVS);
+    tell(peer, grant(7, 5000)); /* it takes part */
+    assert_done(peer, MU_ENGINE_OK);
     return peer;
 }
 

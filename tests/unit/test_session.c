@@ -1143,6 +1143,13 @@ static bool put_document(void *ctx, struct mu_slice run_id, struct mu_slice docu
     return mu_service_put(&s->service, mu_slice_str("/doc.job"), document);
 }
 
+/* It ends its lease, and is gone. */
+static void node_goes(struct mu_engine *engine, struct mu_engine_peer *node)
+{
+    assert_int_equal(mu_engine_revoke(engine, node, 5, mu_slice("", 0), NULL), MU_ENGINE_OK);
+    mu_engine_leave(engine, node, false, 0);
+}
+
 static bool has_outsider(struct mu_engine *engine, struct mu_engine_peer *node)
 {
     struct mu_engine_found found;
@@ -1162,11 +1169,13 @@ static struct mu_engine *engine_with_job(struct scene *s, struct mu_engine_peer 
                                        .push = push_nothing,
                                        .document = put_document,
                                        .ctx = s };
+    const struct mu_engine_grant grant = { .lease = 5, .ttl_ms = 5000, .bound = true };
     struct mu_engine *engine = mu_engine_new(&config);
 
     assert_non_null(engine);
     mu_engine_peer_init(node);
     assert_int_equal(mu_engine_hello(engine, node, mu_slice_str("job"), false), MU_ENGINE_OK);
+    assert_int_equal(mu_engine_grant(engine, node, &grant, 0), MU_ENGINE_OK);
     s->service.engine = engine;
     s->service.documents = "/doc.";
     return engine;
@@ -1209,7 +1218,7 @@ static void the_document_of_a_job_in_the_engine_is_waited_for(void **state)
         assert_false(has_outsider(engine, &node));
     }
     assert_asks(s, 0, "CHECK #1 (/doc.job)", "01");
-    mu_engine_leave(engine, &node, false, 0);
+    node_goes(engine, &node);
     assert_asks(s, 0, "COMPARE_SET (/doc.job) () (x)", "(x)"); /* the job has gone */
     mu_engine_free(engine);
 }
@@ -1237,7 +1246,7 @@ static void who_waits_for_a_document_goes_on_when(const char *how, struct scene 
     if (stays)
         assert_int_equal(mu_engine_grant(engine, &node, &rest, 0), MU_ENGINE_OK);
     if (ends)
-        mu_engine_leave(engine, &node, false, 0);
+        node_goes(engine, &node);
     else
         assert_int_equal(mu_engine_txn(engine, &node, &txn, &held), MU_ENGINE_OK);
     assert_true(mu_engine_openings(engine) > openings);
@@ -1263,6 +1272,77 @@ static void who_waits_for_a_document_goes_on_when_it_is_there_or_the_job_is_over
     who_waits_for_a_document_goes_on_when("it has ended in a document", s);
     who_waits_for_a_document_goes_on_when("the job is over", s);
     who_waits_for_a_document_goes_on_when("nobody is in it", s);
+}
+
+/* Also if somebody is connected who takes no part. */
+static void who_comes_when_nobody_is_in_the_job_goes_on_and_the_job_has_moved(void **state)
+{
+    static const struct mu_engine_op put = { .kind = MU_ENGINE_PUT, .key = { "k", 1 }, .value = { "v", 1 } };
+    const struct mu_engine_txn txn = { .id = 1, .then = &put, .then_count = 1 };
+    struct mu_engine_peer node;
+    struct scene *s = *state;
+    struct mu_engine *engine = engine_with_job(s, &node);
+    bool held;
+
+    assert_int_equal(mu_engine_revoke(engine, &node, 5, mu_slice("", 0), NULL), MU_ENGINE_OK); /* it leaves */
+    assert_asks(s, 0, "COMPARE_SET (/doc.job) () (x)", "(x)");
+    assert_int_equal(mu_engine_txn(engine, &node, &txn, &held), MU_ENGINE_MOVED);
+    mu_engine_leave(engine, &node, false, 0);
+    mu_engine_free(engine);
+}
+
+/* One job is over, and another one of its name has begun, before it looks again. */
+static void who_waits_for_one_job_does_not_wait_for_the_next_of_that_name(void **state)
+{
+    struct mu_engine_peer node, other;
+    struct scene *s = *state;
+    struct mu_engine *engine = engine_with_job(s, &node);
+    const struct mu_engine_grant grant = { .lease = 6, .ttl_ms = 5000, .bound = true };
+
+    joins(s, 4, MU_DIALECT_V);
+    assert_asks(s, 4, "COMPARE_SET (/doc.job) () (x)", "");
+    assert_int_equal(mu_engine_revoke(engine, &node, 5, mu_slice("", 0), NULL), MU_ENGINE_OK);
+    mu_engine_leave(engine, &node, false, 0);
+    mu_engine_peer_init(&other);
+    assert_int_equal(mu_engine_hello(engine, &other, mu_slice_str("job"), false), MU_ENGINE_OK);
+    assert_int_equal(mu_engine_grant(engine, &other, &grant, 0), MU_ENGINE_OK);
+    assert_int_equal(mu_session_feed(&s->peers[4].session, mu_slice("", 0), 0, &s->err), 0);
+    assert_true(has_outsider(engine, &other)); /* it is an outsider of that one now */
+    leaves(s, 4);
+    assert_false(has_outsider(engine, &other));
+    mu_engine_leave(engine, &other, false, 0);
+    mu_engine_free(engine);
+}
+
+static bool has_old_outsider(struct mu_engine *engine, struct mu_engine_peer *node)
+{
+    struct mu_engine_found found;
+    bool is;
+
+    assert_int_equal(mu_engine_range(engine, node, mu_slice_str(MU_ENGINE_OUTSIDERS), false, 0, &found), MU_ENGINE_OK);
+    assert_int_equal(found.count, 1);
+    is = mu_slice_equal(mu_engine_kv(&found, 0).value, mu_slice_str("{\"v\":2,\"old\":1}"));
+    mu_engine_found_done(engine, &found);
+    return is;
+}
+
+static void while_one_of_them_speaks_an_old_protocol_the_job_knows(void **state)
+{
+    struct mu_engine_peer node;
+    struct scene *s = *state;
+    struct mu_engine *engine = engine_with_job(s, &node);
+
+    joins(s, 3, MU_DIALECT_V);
+    joins(s, 4, MU_DIALECT_L1);
+    assert_asks(s, 3, "COMPARE_SET (/doc.job) () (x)", "");
+    assert_false(has_old_outsider(engine, &node));
+    assert_asks(s, 4, "COMPARE_SET (/doc.job) () (x)", "");
+    assert_true(has_old_outsider(engine, &node));
+    leaves(s, 4);
+    assert_false(has_old_outsider(engine, &node));
+    leaves(s, 3);
+    mu_engine_leave(engine, &node, false, 0);
+    mu_engine_free(engine);
 }
 
 static void a_job_that_wants_the_engine_only_refuses_those_who_wait(void **state)
@@ -1363,7 +1443,7 @@ static void it_can_be_asked_whether_a_job_meets_in_the_engine_alone(void **state
     assert_asks(s, 0, "CHECK #1 (muster/engine/1/)", "01");
     assert_asks(s, 0, "CHECK #2 (muster/engine/1/job) (x)", "01");
     assert_int_equal(s->peers[0].session.state, MU_SESSION_READING);
-    mu_engine_leave(engine, &node, false, 0);
+    node_goes(engine, &node);
     mu_engine_leave(engine, &other, false, 0);
     assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "01");
     mu_engine_free(engine);
@@ -1419,6 +1499,9 @@ int main(void)
         test(a_long_wait_there_is_no_room_for_is_refused_and_given_back),
         test(the_document_of_a_job_in_the_engine_is_waited_for),
         test(who_waits_for_a_document_goes_on_when_it_is_there_or_the_job_is_over),
+        test(who_comes_when_nobody_is_in_the_job_goes_on_and_the_job_has_moved),
+        test(who_waits_for_one_job_does_not_wait_for_the_next_of_that_name),
+        test(while_one_of_them_speaks_an_old_protocol_the_job_knows),
         test(a_job_that_wants_the_engine_only_refuses_those_who_wait),
         test(who_goes_on_sending_while_it_waits_is_refused),
         test(it_can_be_asked_whether_a_job_meets_in_the_engine_alone),
