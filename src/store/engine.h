@@ -191,8 +191,8 @@ enum mu_engine_place {
 enum mu_engine_place mu_engine_place_of(const struct mu_engine *engine, struct mu_slice run_id);
 /* LEFT, and an outsider goes on: whoever was on the way into the job is to follow it. */
 void mu_engine_give_up(struct mu_engine *engine, struct mu_slice run_id);
-/* One more waits; HERE. `old`: it speaks the protocol of PyTorch before 2.2. For which job it does: there may be another
- * of that name later. 0: no memory. */
+/* One more waits; HERE. `old`: it speaks the protocol of PyTorch before 2.2. The job's number is returned: there
+ * may be another one of that name later. 0: no memory. */
 uint64_t mu_engine_wait(struct mu_engine *engine, struct mu_slice run_id, bool old);
 bool mu_engine_still_waits(const struct mu_engine *engine, struct mu_slice run_id, uint64_t job);
 void mu_engine_wait_over(struct mu_engine *engine, struct mu_slice run_id, uint64_t job, bool old);

@@ -123,6 +123,53 @@ static void a_full_world_keeps_it_as_a_spare(void **state)
                         "write [ job/folder mod 6, job/doc mod 20] job/news(gone; waiting 0; 1 spare, 0 apart)");
 }
 
+/* All of them leave their world, and are back: there is no place, and the next world is made here. */
+static void who_is_back_comes_before_a_pytorch_node(void **state)
+{
+    static const uint64_t three[] = { OTHER, ME, THIRD };
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_leader(s, ME, 6, 11);
+    add_doc(s, 7, 20, three, 3);
+    put_record(s, 11, 21);
+    add_record(s, ME, 21, 2, false, 7);
+    add_record(s, OTHER, 7, 2, false, 7);
+    add_record(s, THIRD, 8, 2, false, 7);
+    assert_string_equal(folds(s), "");
+    (void)stock_comes(s);
+    (void)news_are_there(s, 7, 31, NULL, 0, 0);
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    (void)wrote(s, true, 32);
+    add_record(s, ME, 21, 3, true, 7);
+    add_record(s, OTHER, 7, 3, true, 7);
+    add_record(s, THIRD, 8, 3, true, 7);
+    (void)changed(s, MU_FOLD_NODES);
+    for (unsigned i = 0; i < 3 && strstr(s->trace, "page") == NULL; i++)
+        (void)news_are_there(s, 7, 34 + i, NULL, 0, 0);
+    assert_null(strstr(s->trace, "yield"));
+    assert_non_null(strstr(s->trace, "page 0"));
+}
+
+static void a_closed_job_does_not_move(void **state)
+{
+    struct scene *s = *state;
+
+    lead_round(s);
+    add_closed(s);
+    (void)changed(s, MU_FOLD_JOB);
+    (void)wrote(s, true, 30);
+    add_record(s, ME, 21, 3, true, 7);
+    add_record(s, OTHER, 7, 3, true, 7);
+    (void)changed(s, MU_FOLD_NODES);
+    (void)stock_comes(s);
+    for (unsigned i = 0; i < 5; i++) {
+        assert_null(strstr(s->trace, "yield"));
+        (void)wrote(s, true, 34 + i);
+        (void)passes(s, 1000);
+    }
+}
+
 static void what_a_stranger_writes_there_is_nobody(void **state)
 {
     struct scene *s = *state;
@@ -277,6 +324,8 @@ int main(void)
         DOCUMENTS_TEST(a_world_with_a_place_hears_that_a_pytorch_node_waits),
         DOCUMENTS_TEST(when_all_have_left_the_document_says_which_round_is_next),
         DOCUMENTS_TEST(a_full_world_keeps_it_as_a_spare),
+        DOCUMENTS_TEST(who_is_back_comes_before_a_pytorch_node),
+        DOCUMENTS_TEST(a_closed_job_does_not_move),
         DOCUMENTS_TEST(what_a_stranger_writes_there_is_nobody),
         DOCUMENTS_TEST(a_store_without_documents_has_no_such_nodes),
         DOCUMENTS_TEST(an_old_pytorch_node_gets_a_document_that_it_can_read),
