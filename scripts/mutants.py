@@ -43,7 +43,7 @@ class Hunt:
         self.machine = [ROOT / path for path in machine]
         self.simulator = [ROOT / f"tests/sim/{name}.c" for name in simulator]
         self.unit_tests = [ROOT / f"tests/unit/{name}.c" for name in unit_tests]
-        self.test_library = [ROOT / "tests/lib/failmalloc.c"] if unit_tests else []
+        self.test_library = [ROOT / f"tests/lib/{name}.c" for name in ("failmalloc", "wire")] if unit_tests else []
         self.mutants = mutants
         self.seeds = seeds
 
