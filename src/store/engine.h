@@ -194,8 +194,8 @@ void mu_engine_give_up(struct mu_engine *engine, struct mu_slice run_id);
 /* One more waits; HERE. `old`: it speaks the protocol of PyTorch before 2.2. The job's number is returned: there
  * may be another one of that name later. 0: no memory. */
 uint64_t mu_engine_wait(struct mu_engine *engine, struct mu_slice run_id, bool old);
-bool mu_engine_still_waits(const struct mu_engine *engine, struct mu_slice run_id, uint64_t job);
-void mu_engine_wait_over(struct mu_engine *engine, struct mu_slice run_id, uint64_t job, bool old);
+bool mu_engine_still_waits(const struct mu_engine *engine, struct mu_slice run_id, uint64_t number);
+void mu_engine_wait_over(struct mu_engine *engine, struct mu_slice run_id, uint64_t number, bool old);
 /* Goes up whenever those who wait may go on. */
 uint64_t mu_engine_openings(const struct mu_engine *engine);
 
