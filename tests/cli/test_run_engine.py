@@ -308,7 +308,7 @@ def test_a_node_without_the_engine_is_a_spare_where_there_is_no_place(scene, sta
     agents = start(2, "--nnodes=2")
     workers = scene.world(2)
     other = scene.node(start.endpoint, "--nnodes=2", conf="engine=off,last_call_timeout=1")
-    time.sleep(2)
+    other.said(": no answer yet, after ")
     assert [worker.pid for worker in scene.alive()] == [worker.pid for worker in workers]
     end_all(workers)
     assert [agent.end() for agent in agents] == [0, 0]

@@ -42,6 +42,37 @@ static void lead_round(struct scene *s)
     assert_int_equal(mu_fold_phase(s->fold), MU_FOLD_MEMBER);
 }
 
+/* The same in a world that is full. */
+static void lead_full_round(struct scene *s)
+{
+    static const uint64_t three[] = { OTHER, ME, THIRD };
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_leader(s, ME, 6, 11);
+    add_doc(s, 7, 20, three, 3);
+    put_record(s, 11, 21);
+    add_record(s, ME, 21, 2, false, 7);
+    add_record(s, OTHER, 7, 2, false, 7);
+    add_record(s, THIRD, 8, 2, false, 7);
+    assert_string_equal(folds(s), "");
+}
+
+/* We leave the world, and what we write is acknowledged. */
+static void leave_world(struct scene *s)
+{
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    assert_string_equal(s->trace, "progress, write record(join 7)");
+    (void)wrote(s, true, 32);
+}
+
+/* The records that were added come; news that are written come back, until this is written, or nothing more is. */
+static void hear_records(struct scene *s, const char *until)
+{
+    (void)changed(s, MU_FOLD_NODES);
+    for (unsigned i = 0; i < 3 && strstr(s->trace, until) == NULL; i++)
+        (void)news_are_there(s, 7, 34 + i, NULL, 0, 0);
+}
+
 static void a_job_without_a_world_moves_at_once(void **state)
 {
     struct scene *s = *state;
@@ -90,17 +121,13 @@ static void when_all_have_left_the_document_says_which_round_is_next(void **stat
     lead_round(s);
     (void)stock_comes(s);
     (void)news_are_there(s, 7, 31, NULL, 0, 1);
-    (void)asked(s, MU_FOLD_ON_JOIN);
-    assert_string_equal(s->trace, "progress, write record(join 7)");
-    (void)wrote(s, true, 32);
+    leave_world(s);
     add_record(s, ME, 21, 3, true, 7);
     s->kvs[0].mod = 32;
     assert_null(strstr(changed(s, MU_FOLD_NODES), "yield")); /* OTHER is in it still */
     add_record(s, OTHER, 7, 3, true, 7);
     s->kvs[0].mod = 33;
-    (void)changed(s, MU_FOLD_NODES);
-    for (unsigned i = 0; i < 3 && strstr(s->trace, "yield") == NULL; i++)
-        (void)news_are_there(s, 7, 34 + i, NULL, 0, 0);
+    hear_records(s, "yield");
     assert_string_equal(
         s->trace, "progress, write [ job/folder mod 6, job/doc mod 20, job/closed absent, job/stock mod 30] job/moved "
                   "document(8, 2.x) yield");
@@ -108,17 +135,9 @@ static void when_all_have_left_the_document_says_which_round_is_next(void **stat
 
 static void a_full_world_keeps_it_as_a_spare(void **state)
 {
-    static const uint64_t three[] = { OTHER, ME, THIRD };
     struct scene *s = *state;
 
-    (void)asked(s, MU_FOLD_ON_JOIN);
-    add_leader(s, ME, 6, 11);
-    add_doc(s, 7, 20, three, 3);
-    put_record(s, 11, 21);
-    add_record(s, ME, 21, 2, false, 7);
-    add_record(s, OTHER, 7, 2, false, 7);
-    add_record(s, THIRD, 8, 2, false, 7);
-    assert_string_equal(folds(s), "");
+    lead_full_round(s);
     assert_string_equal(stock_comes(s),
                         "write [ job/folder mod 6, job/doc mod 20] job/news(gone; waiting 0; 1 spare, 0 apart)");
 }
@@ -126,48 +145,18 @@ static void a_full_world_keeps_it_as_a_spare(void **state)
 /* All of them leave their world, and are back: there is no place, and the next world is made here. */
 static void who_is_back_comes_before_a_pytorch_node(void **state)
 {
-    static const uint64_t three[] = { OTHER, ME, THIRD };
     struct scene *s = *state;
 
-    (void)asked(s, MU_FOLD_ON_JOIN);
-    add_leader(s, ME, 6, 11);
-    add_doc(s, 7, 20, three, 3);
-    put_record(s, 11, 21);
-    add_record(s, ME, 21, 2, false, 7);
-    add_record(s, OTHER, 7, 2, false, 7);
-    add_record(s, THIRD, 8, 2, false, 7);
-    assert_string_equal(folds(s), "");
+    lead_full_round(s);
     (void)stock_comes(s);
     (void)news_are_there(s, 7, 31, NULL, 0, 0);
-    (void)asked(s, MU_FOLD_ON_JOIN);
-    (void)wrote(s, true, 32);
+    leave_world(s);
     add_record(s, ME, 21, 3, true, 7);
     add_record(s, OTHER, 7, 3, true, 7);
     add_record(s, THIRD, 8, 3, true, 7);
-    (void)changed(s, MU_FOLD_NODES);
-    for (unsigned i = 0; i < 3 && strstr(s->trace, "page") == NULL; i++)
-        (void)news_are_there(s, 7, 34 + i, NULL, 0, 0);
+    hear_records(s, "page");
     assert_null(strstr(s->trace, "yield"));
     assert_non_null(strstr(s->trace, "page 0"));
-}
-
-static void a_closed_job_does_not_move(void **state)
-{
-    struct scene *s = *state;
-
-    lead_round(s);
-    add_closed(s);
-    (void)changed(s, MU_FOLD_JOB);
-    (void)wrote(s, true, 30);
-    add_record(s, ME, 21, 3, true, 7);
-    add_record(s, OTHER, 7, 3, true, 7);
-    (void)changed(s, MU_FOLD_NODES);
-    (void)stock_comes(s);
-    for (unsigned i = 0; i < 5; i++) {
-        assert_null(strstr(s->trace, "yield"));
-        (void)wrote(s, true, 34 + i);
-        (void)passes(s, 1000);
-    }
 }
 
 static void what_a_stranger_writes_there_is_nobody(void **state)
@@ -198,13 +187,10 @@ static void an_old_pytorch_node_gets_a_document_that_it_can_read(void **state)
     add_stock(s, "{\"v\":2,\"old\":1}");
     (void)changed(s, MU_FOLD_JOB);
     (void)news_are_there(s, 7, 31, NULL, 0, 1);
-    (void)asked(s, MU_FOLD_ON_JOIN);
-    (void)wrote(s, true, 32);
+    leave_world(s);
     add_record(s, ME, 21, 3, true, 7);
     add_record(s, OTHER, 7, 3, true, 7);
-    (void)changed(s, MU_FOLD_NODES);
-    for (unsigned i = 0; i < 3 && strstr(s->trace, "yield") == NULL; i++)
-        (void)news_are_there(s, 7, 34 + i, NULL, 0, 0);
+    hear_records(s, "yield");
     assert_non_null(strstr(s->trace, "document(8, 1.13) yield"));
 }
 
@@ -220,14 +206,11 @@ static void a_failure_is_charged_before_the_job_moves(void **state)
     lead_round(s);
     (void)stock_comes(s);
     (void)news_are_there(s, 7, 31, NULL, 0, 1);
-    (void)asked(s, MU_FOLD_ON_JOIN);
-    (void)wrote(s, true, 32);
+    leave_world(s);
     add_full_record(s, ME, 21, record);
     record.end = (struct mu_fold_end){ .kind = MU_FOLD_END_FAILED, .world = 7, .at = 32, .text = "exit code 1" };
     add_full_record(s, OTHER, 7, record);
-    (void)changed(s, MU_FOLD_NODES);
-    for (unsigned i = 0; i < 3 && strstr(s->trace, "page") == NULL; i++)
-        (void)news_are_there(s, 7, 34 + i, NULL, 0, 0);
+    hear_records(s, "page");
     assert_null(strstr(s->trace, "yield"));
     assert_non_null(strstr(s->trace, "page"));
 }
@@ -325,7 +308,6 @@ int main(void)
         DOCUMENTS_TEST(when_all_have_left_the_document_says_which_round_is_next),
         DOCUMENTS_TEST(a_full_world_keeps_it_as_a_spare),
         DOCUMENTS_TEST(who_is_back_comes_before_a_pytorch_node),
-        DOCUMENTS_TEST(a_closed_job_does_not_move),
         DOCUMENTS_TEST(what_a_stranger_writes_there_is_nobody),
         DOCUMENTS_TEST(a_store_without_documents_has_no_such_nodes),
         DOCUMENTS_TEST(an_old_pytorch_node_gets_a_document_that_it_can_read),
