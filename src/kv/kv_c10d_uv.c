@@ -120,9 +120,10 @@ static void add(struct mu_c10d_work *work, struct mu_call call)
 
 /* ---- Documents ---- */
 
-static bool is_marker(struct mu_slice text)
+/* Somebody else may have left an empty value. */
+static bool is_no_document(struct mu_slice text)
 {
-    return mu_slice_equal(text, mu_slice_str(no_document));
+    return text.len == 0 || mu_slice_equal(text, mu_slice_str(no_document));
 }
 
 static bool is_slice(const struct muster_bytes *bytes, struct muster_slice slice)
@@ -135,7 +136,7 @@ static void give_document(struct mu_c10d_work *work, struct muster_bytes *text)
 {
     struct mu_slice slice = mu_slice(text->data, text->len);
 
-    if (is_marker(slice) || mu_kv_give_document(work->request, work->driver->document_key, slice, &work->error) < 0)
+    if (is_no_document(slice) || mu_kv_give_document(work->request, work->driver->document_key, slice, &work->error) < 0)
         return;
     work->request->state_token = *text;
     *text = (struct muster_bytes){ 0 };
@@ -163,7 +164,7 @@ static void add_write(struct mu_c10d_work *work, struct muster_slice in_place_of
 }
 
 /* The answers of compare_set: ours, if it was done; what we expected, if there is no such key; else what is there.
- * True: it has to be done again, for a key that is not there. */
+ * True: it has to be done again, for a key that is not there or is empty. */
 static bool end_write(struct mu_c10d_work *work)
 {
     struct muster_bytes *now = &work->calls[0].call.bytes;
@@ -176,9 +177,10 @@ static bool end_write(struct mu_c10d_work *work)
         *now = (struct muster_bytes){ 0 };
         return false;
     }
-    /* The store has lost the key. For a write that wants there to be none, that is as good as the marker. */
-    if (is_slice(now, wanted) && !created)
-        return is_slice(now, muster_str(no_document));
+    /* The store has lost the key, or somebody has emptied it. For a write that wants there to be no document, that is as
+     * good as the marker. */
+    if (!created && (is_slice(now, wanted) || now->len == 0))
+        return mu_slice_equal(mu_slice(wanted.data, wanted.len), mu_slice_str(no_document));
     give_document(work, now);
     return false;
 }

@@ -314,6 +314,26 @@ static void an_empty_token_counts_as_none(void **state)
     end(&s);
 }
 
+/* By the time of a write: a READ would have found it, and put the marker there. */
+static void an_emptied_document_counts_as_none(void **state)
+{
+    struct muster_bytes token = { (char *)"abcde", 5 };
+    struct mu_kv_request *answer;
+    struct scene s;
+
+    (void)state;
+    begin(&s);
+    other_sets(&s, DOCUMENT, "");
+    answer = ask(&s.a, asking_write("x", &token));
+    assert_ok(answer);
+    assert_false(answer->written || answer->found);
+    answer = ask(&s.a, asking_write("again", NULL));
+    assert_ok(answer);
+    assert_true(answer->written && answer->found);
+    assert_stored(&s, DOCUMENT, "YWdhaW4=");
+    end(&s);
+}
+
 static void what_is_not_base64_is_told_with_its_token_so_that_it_can_be_replaced(void **state)
 {
     struct muster_bytes token;
@@ -1043,6 +1063,7 @@ int main(void)
         cmocka_unit_test(a_key_that_vanished_is_told_from_a_lost_write),
         cmocka_unit_test(a_write_without_token_creates_a_key_that_vanished),
         cmocka_unit_test(an_empty_token_counts_as_none),
+        cmocka_unit_test(an_emptied_document_counts_as_none),
         cmocka_unit_test(what_is_not_base64_is_told_with_its_token_so_that_it_can_be_replaced),
         cmocka_unit_test(a_document_too_long_is_refused_both_ways),
         cmocka_unit_test(the_bell_wakes_who_is_parked),
