@@ -136,7 +136,8 @@ static void give_document(struct mu_c10d_work *work, struct muster_bytes *text)
 {
     struct mu_slice slice = mu_slice(text->data, text->len);
 
-    if (is_no_document(slice) || mu_kv_give_document(work->request, work->driver->document_key, slice, &work->error) < 0)
+    if (is_no_document(slice) ||
+        mu_kv_give_document(work->request, work->driver->document_key, slice, &work->error) < 0)
         return;
     work->request->state_token = *text;
     *text = (struct muster_bytes){ 0 };
@@ -177,8 +178,8 @@ static bool end_write(struct mu_c10d_work *work)
         *now = (struct muster_bytes){ 0 };
         return false;
     }
-    /* The store has lost the key, or somebody has emptied it. For a write that wants there to be no document, that is as
-     * good as the marker. */
+    /* The store has lost the key, or somebody has emptied it. For a write that wants there to be no document, that is
+     * as good as the marker. */
     if (!created && (is_slice(now, wanted) || now->len == 0))
         return mu_slice_equal(mu_slice(wanted.data, wanted.len), mu_slice_str(no_document));
     give_document(work, now);
