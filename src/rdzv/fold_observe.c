@@ -30,6 +30,8 @@ struct mu_part_progress mu_fold_progress(const struct mu_fold *f)
         progress.waiting = f->news.waiting;
         progress.spares = f->news.spares;
         progress.apart = f->news.apart;
+        if (f->news.joined == 0 && (progress.spare || f->news.waiting > 0) && mu_fold_has(f, JOB_DOC))
+            progress.joined = f->doc.nodes; /* of the round that runs without us */
         if (f->news.last_call_ms >= 0)
             progress.last_call_until_ms = f->news_since_ms + (uint64_t)f->news.last_call_ms;
     }
@@ -131,8 +133,10 @@ static void observe_joining(struct mu_fold *f)
     bool spare = mu_fold_is_spare(f);
 
     if (mu_fold_has(f, JOB_CLOSED)) {
-        (void)mu_fail(&f->error, spare ? MUSTER_ERDZV_GRACEFUL_EXIT : MUSTER_ERDZV_CLOSED,
-                      spare ? "the job was closed while this node was a spare" : "the job is closed");
+        bool waited = spare && f->has_told && f->told.spare; /* who comes later was no spare of this job */
+
+        (void)mu_fail(&f->error, waited ? MUSTER_ERDZV_GRACEFUL_EXIT : MUSTER_ERDZV_CLOSED,
+                      waited ? "the rendezvous was closed while this node was a spare" : "the rendezvous is closed");
         mu_fold_tell_failed(f, MU_PART_ON_JOIN);
         return;
     }

@@ -503,8 +503,11 @@ static struct mu_fold_news make_news(const struct mu_fold *f, const struct folde
     else if (mu_fold_has_outsiders(f) && folded->in > 0)
         news.waiting++;
     for (size_t i = 0; news.waiting > 0 && i < folded->count; i++) {
+        const struct mu_fold_record *record = &folded->candidates[i].entry->record;
+        struct mu_node node = { mu_slice_str(record->name), record->pid, record->local_id };
+
         if (folded->candidates[i].place == INT64_MAX && news.newcomers++ == 0)
-            (void)mu_words_plain(mu_slice_str(folded->candidates[i].entry->record.name), news.who, sizeof news.who);
+            mu_leader_name_member(&f->lead.members, &node, news.who);
     }
     if (news.waiting > (int64_t)folded->count && news.newcomers++ == 0)
         (void)snprintf(news.who, sizeof news.who, "a PyTorch node");

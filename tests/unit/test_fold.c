@@ -129,6 +129,32 @@ static void a_spare_of_a_closed_job_ends_well(void **state)
     assert_string_equal(changed(s, MU_FOLD_JOB), "failed ERDZV_GRACEFUL_EXIT, drop lease, closed");
 }
 
+/* Its last round was full, and is still to be seen. Whoever starts the job again has to hear that nothing was done. */
+static void who_comes_to_a_job_that_is_over_was_no_spare(void **state)
+{
+    static const uint64_t full[] = { 2, 3, 4 };
+    struct scene *s = *state;
+
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    add_doc(s, 7, 20, full, 3);
+    add_closed(s);
+    assert_string_equal(loaded(s, MU_FOLD_JOB), "failed ERDZV_CLOSED, drop lease, closed");
+}
+
+static void a_wait_tells_how_many_are_in_the_round_that_runs(void **state)
+{
+    static const uint64_t full[] = { 2, 3, 4 };
+    struct scene *s = *state;
+
+    join_beside_a_leader(s);
+    add_doc(s, 7, 20, full, 3);
+    add_full_news(s, 20, &(struct mu_fold_news){ .world = 7, .spares = 1, .last_call_ms = -1 });
+    (void)changed(s, MU_FOLD_JOB);
+    (void)seated(s);
+    assert_true(mu_fold_progress(s->fold).spare);
+    assert_int_equal(mu_fold_progress(s->fold).joined, 3);
+}
+
 static void too_few_nodes_are_a_timeout(void **state)
 {
     struct scene *s = *state;
@@ -1945,6 +1971,8 @@ int main(void)
         TEST(a_closed_job_is_not_joined),
         TEST(that_the_job_is_closed_is_told_once_a_round),
         TEST(a_spare_of_a_closed_job_ends_well),
+        TEST(who_comes_to_a_job_that_is_over_was_no_spare),
+        TEST(a_wait_tells_how_many_are_in_the_round_that_runs),
         TEST(too_few_nodes_are_a_timeout),
         TEST(a_wait_that_lasts_looks_around_and_a_timeout_names_who_came),
         TEST(a_timeout_names_who_has_other_limits_or_waits_for_another_job),
