@@ -278,6 +278,7 @@ static void hear_joined(struct mu_job *j, const struct mu_job_event *event, uint
     if (j->is_led) {
         joined.max_restarts = event->seat->max_restarts;
         joined.restarts_left = event->seat->restarts_left;
+        joined.count = event->seat->count;
         j->seat = mu_led_ranks(event->seat);
     }
     if (!known) {

@@ -225,13 +225,14 @@ static void decide_peer_failed(struct mu_policy *p, const struct muster_error *e
     p->outcome.error.code = MUSTER_ERDZV_CLOSED;
 }
 
-/* What the verdict says, without the failure of another node that was told when it happened. */
+/* What the verdict says, without the failure that was told when it happened. */
 static const char *untold_cause(const struct mu_policy *p, const struct mu_verdict *verdict)
 {
-    size_t told = strlen(p->peer_failed);
+    const char *failure = p->failure[0] != '\0' ? p->failure : p->peer_failed;
+    size_t told = strlen(failure);
     const char *cause = verdict->cause;
 
-    if (told > 0 && strncmp(cause, p->peer_failed, told) == 0 && strncmp(cause + told, "; ", 2) == 0)
+    if (told > 0 && strncmp(cause, failure, told) == 0 && strncmp(cause + told, "; ", 2) == 0)
         return cause + told + 2;
     return cause;
 }

@@ -34,6 +34,8 @@ void mu_policy_on_joined(struct mu_policy *p, const struct mu_policy_event *even
         return;
     p->joined = *event->joined;
     p->closed = false;
+    if (p->joined.led)
+        p->count = p->joined.count;
     (void)mu_policy_put_record(p, MU_POLICY_RECORD_RENDEZVOUS, (int64_t)(p->now_ms - p->join_ms));
     p->joined.own_count = p->own;
     p->joined.count_min = p->known;

@@ -17,8 +17,9 @@ struct mu_round {
     int64_t own_count;         /* restarts that we count ourselves: used if the job's count is not */
     int64_t count_min;         /* the job's count is not below this, as far as we know */
     int64_t max_restarts;      /* of the job: if a charge would make it more, there is no round */
-    bool led;                  /* it has a leader (led.h), which counts: these two are what it says */
+    bool led;                  /* it has a leader (led.h), which counts: these are what it says */
     int64_t restarts_left;     /* ... beside max_restarts */
+    int64_t count;             /* ... as well: restarts so far */
     struct mu_settlement last; /* the last round whose ranks were assigned, as far as this node knows; borrowed */
 };
 
