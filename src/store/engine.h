@@ -5,6 +5,9 @@
  * **Jobs.** A peer (a connection) says HELLO for one job, and sees nothing but that job's keys. A job exists while it
  * has a peer or a lease. Then its keys go, too, with or without a lease: nobody is left who could read them.
  *
+ * **What a job shows** is the one exception: its key MU_ENGINE_SHOWN. A range of that prefix brings this key of all
+ * other jobs, each with the job's run id behind it, and nothing of the own job.
+ *
  * **Keys** have a create and a mod revision, as in etcd. There is one revision for the whole engine. It begins at a
  * random number above 2^40, so no compare holds across two starts of a server. A transaction that changes nothing
  * makes no revision. Nothing old is kept: a watch begins with what is there now.
@@ -58,6 +61,8 @@
 #define MU_ENGINE_CHANGES_MAX 131072 /* that one watched prefix gathers before they are pushed */
 #define MU_ENGINE_LIMIT_MAX 1024     /* of a range with a limit */
 #define MU_ENGINE_SECRET_BYTES 16
+#define MU_ENGINE_SHOWN "waiting/"      /* the key of a job that the other jobs may read ... */
+#define MU_ENGINE_SHOWN_MAX 4096        /* ... if its value has no more bytes */
 #define MU_ENGINE_OUTSIDERS "job/stock" /* the engine's own key: somebody waits for the document */
 #define MU_ENGINE_TTL_MIN_MS 100
 #define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
@@ -158,6 +163,7 @@ struct mu_engine_config {
     size_t reserved;          /* ... but not the first so many bytes, which were taken from it for the engine */
     struct mu_hash_seed seed;
     int64_t revision; /* random, at least MU_ENGINE_REVISION_MIN */
+    bool shows_none;  /* jobs show nothing to each other */
     mu_engine_push *push;
     mu_engine_document *document; /* NULL: there are none, and DOCUMENT and YIELD are INVALID */
     void *ctx;
@@ -280,7 +286,11 @@ int64_t mu_engine_revision(const struct mu_engine *engine);
 const char *mu_engine_full(const struct mu_engine *engine); /* what there was no room for when the last was EXHAUSTED */
 
 /* The keys that begin with `key`, or that key alone, as they are now, in order. `limit` not 0: the first so many. What
- * this costs goes by what it brings, whatever else the job has: a client may ask for one key all the time. */
+ * this costs goes by what it brings, whatever else the job has: a client may ask for one key all the time.
+ *
+ * With the prefix MU_ENGINE_SHOWN: what the other jobs show, the newest job first, at most MU_ENGINE_LIMIT_MAX, and
+ * without leases. Left out are jobs that go on in a document or have ended with one, and those whose run id makes the
+ * key too long. This costs as much as there are jobs. */
 struct mu_engine_found {
     struct mu_engine_item **items;
     size_t count;

@@ -145,18 +145,13 @@ static size_t count_run(const struct mu_engine_item *item, struct mu_slice key, 
     return count;
 }
 
-enum mu_engine_code mu_engine_range(struct mu_engine *e, struct mu_engine_peer *peer, struct mu_slice key, bool prefix,
+/* Of the job's own keys. */
+static enum mu_engine_code find_own(struct mu_engine *e, struct mu_engine_job *job, struct mu_slice key, bool prefix,
                                     uint32_t limit, struct mu_engine_found *ret_found)
 {
+    struct mu_engine_item *item = find_first(job, key, prefix);
     struct mu_engine_found found = { 0 };
-    struct mu_engine_item *item;
 
-    *ret_found = found;
-    if (peer->job == NULL)
-        return MU_ENGINE_PRECONDITION;
-    if (key.len > MU_ENGINE_KEY_MAX || (key.len == 0 && !prefix) || limit > MU_ENGINE_LIMIT_MAX)
-        return MU_ENGINE_INVALID;
-    item = find_first(peer->job, key, prefix);
     found.count = count_run(item, key, prefix, limit > 0 ? limit : SIZE_MAX);
     if (found.count == 0)
         return MU_ENGINE_OK;
@@ -169,6 +164,89 @@ enum mu_engine_code mu_engine_range(struct mu_engine *e, struct mu_engine_peer *
     }
     *ret_found = found;
     return MU_ENGINE_OK;
+}
+
+/* What a job shows to that one; NULL: nothing. */
+static struct mu_engine_item *find_shown(struct mu_engine_job *job, const struct mu_engine_job *to)
+{
+    struct mu_slice key = mu_slice_str(MU_ENGINE_SHOWN);
+    struct mu_engine_item *item;
+
+    if (job == to || job->moved || job->has_document || key.len + job->len > MU_ENGINE_KEY_MAX)
+        return NULL;
+    item = find_first(job, key, false);
+    return item != NULL && item->value_len <= MU_ENGINE_SHOWN_MAX ? item : NULL;
+}
+
+/* With the job's run id behind its key; NULL: no memory. */
+static struct mu_engine_item *copy_shown(struct mu_engine *e, const struct mu_engine_job *job,
+                                         const struct mu_engine_item *item)
+{
+    struct mu_engine_kv kv = kv_of(item);
+    char key[MU_ENGINE_KEY_MAX];
+    struct mu_engine_op put = { .key = mu_slice(key, kv.key.len + job->len), .value = kv.value };
+    struct mu_engine_item *copy;
+
+    memcpy(key, kv.key.data, kv.key.len);
+    memcpy(key + kv.key.len, job->run_id, job->len);
+    copy = make_item(e, &put);
+    if (copy != NULL) {
+        copy->create = kv.create;
+        copy->mod = kv.mod;
+    }
+    return copy;
+}
+
+static enum mu_engine_code find_others(struct mu_engine *e, const struct mu_engine_job *own, uint32_t limit,
+                                       struct mu_engine_found *ret_found)
+{
+    size_t count = 0, max = limit > 0 ? limit : MU_ENGINE_LIMIT_MAX, made = 0;
+    struct mu_engine_item **items;
+
+    MU_LIST_EACH (struct mu_engine_job, job, &e->jobs, link)
+        count += count < max && find_shown(job, own) != NULL;
+    if (count == 0 || e->config.shows_none)
+        return MU_ENGINE_OK;
+    items = mu_engine_alloc(e, count * sizeof(struct mu_engine_item *));
+    for (struct mu_list *link = e->jobs.prev; items != NULL && made < count; link = link->prev) {
+        struct mu_engine_job *job = MU_LIST_ITEM(link, struct mu_engine_job, link);
+        const struct mu_engine_item *shown = find_shown(job, own);
+
+        if (shown != NULL && (items[made] = copy_shown(e, job, shown)) == NULL)
+            break;
+        made += shown != NULL;
+    }
+    if (made == count) {
+        *ret_found = (struct mu_engine_found){ items, count };
+        return MU_ENGINE_OK;
+    }
+    while (made-- > 0)
+        drop_item(e, items[made]);
+    mu_engine_release(e, items, count * sizeof(struct mu_engine_item *));
+    return mu_engine_no_room(e, MU_ENGINE_NO_MEMORY);
+}
+
+static enum mu_engine_code check_range(const struct mu_engine_peer *peer, struct mu_slice key, bool prefix,
+                                       uint32_t limit)
+{
+    if (peer->job == NULL)
+        return MU_ENGINE_PRECONDITION;
+    if (key.len > MU_ENGINE_KEY_MAX || (key.len == 0 && !prefix) || limit > MU_ENGINE_LIMIT_MAX)
+        return MU_ENGINE_INVALID;
+    return MU_ENGINE_OK;
+}
+
+enum mu_engine_code mu_engine_range(struct mu_engine *e, struct mu_engine_peer *peer, struct mu_slice key, bool prefix,
+                                    uint32_t limit, struct mu_engine_found *ret_found)
+{
+    enum mu_engine_code code = check_range(peer, key, prefix, limit);
+
+    *ret_found = (struct mu_engine_found){ 0 };
+    if (code != MU_ENGINE_OK)
+        return code;
+    if (prefix && mu_slice_equal(key, mu_slice_str(MU_ENGINE_SHOWN)))
+        return find_others(e, peer->job, limit, ret_found);
+    return find_own(e, peer->job, key, prefix, limit, ret_found);
 }
 
 struct mu_engine_kv mu_engine_kv(const struct mu_engine_found *found, size_t index)
@@ -341,10 +419,13 @@ static struct mu_engine_watch *pick_watch(struct mu_engine_peer *peer, uint32_t 
 enum mu_engine_code mu_engine_load(struct mu_engine *e, struct mu_engine_peer *peer, uint32_t number,
                                    struct mu_slice bytes, struct mu_engine_found *ret_found)
 {
-    enum mu_engine_code code = mu_engine_range(e, peer, bytes, true, 0, ret_found);
+    enum mu_engine_code code = check_range(peer, bytes, true, 0);
     struct mu_engine_watch *watch;
     struct mu_engine_prefix *prefix;
 
+    *ret_found = (struct mu_engine_found){ 0 };
+    if (code == MU_ENGINE_OK)
+        code = find_own(e, peer->job, bytes, true, 0, ret_found);
     if (code != MU_ENGINE_OK)
         return code;
     watch = pick_watch(peer, number);

@@ -568,6 +568,7 @@ int mu_engine_host_init(struct mu_engine_host *host, const struct mu_engine_host
         .reserved = config->reserved,
         .seed = config->seed,
         .revision = MU_ENGINE_REVISION_MIN + (int64_t)(config->random[0] >> 4), /* far from the end, too */
+        .shows_none = config->token != NULL,
         .push = on_push,
         .document = config->service != NULL && config->service->documents != NULL ? on_document : NULL,
         .ctx = host,

@@ -687,6 +687,121 @@ static void failing_memory_changes_nothing(void **state)
     assert_string_equal(keys(s, 0, ""), "n/1=1 1/1*, n/2=2 1/1");
 }
 
+/* ---- What a job shows to the others ---- */
+
+static void a_job_shows_one_key_and_no_other(void **state)
+{
+    struct scene *s = *state;
+
+    (void)grant(s, 4, 9, true);
+    (void)do_ops(s, 4, (struct mu_engine_op[]){ put_op("waiting/", "me", 9), put_op("waiting/x", "", 0) }, 2);
+    assert_string_equal(keys(s, 0, "waiting/"), "waiting/other=me 1/1"); /* and not its lease */
+    assert_string_equal(keys(s, 0, "waiting"), "");
+    assert_string_equal(keys(s, 0, "waiting/o"), "");
+    assert_string_equal(keys(s, 0, ""), "");
+    assert_string_equal(keys(s, 4, "waiting/"), ""); /* nothing of its own */
+    assert_string_equal(keys(s, 4, "waiting"), "waiting/=me 1/1*, waiting/x= 1/1");
+    (void)watch(s, 0, 1, "waiting/"); /* its own keys alone */
+    (void)put(s, 4, "waiting/", "again", 9);
+    assert_string_equal(flush(s), "");
+    assert_string_equal(keys(s, 0, "waiting/"), "waiting/other=again 1/2");
+    (void)put(s, 1, "waiting/", "us", 0);
+    assert_string_equal(flush(s), "0.1 at 3: +waiting/=us@3");
+    assert_string_equal(keys(s, 0, "waiting/"), "waiting/other=again 1/2");
+    assert_string_equal(keys(s, 4, "waiting/"), "waiting/j=us 3/3");
+    (void)mu_engine_revoke(s->engine, &s->peers[4], 9, mu_slice_str(""), NULL);
+    assert_string_equal(keys(s, 0, "waiting/"), "");
+}
+
+static void the_newest_jobs_are_shown_first(void **state)
+{
+    struct scene *s = *state;
+
+    for (unsigned i = 5; i < 9; i++) {
+        (void)hello(s, i, (char[]){ (char)('a' + i), '\0' });
+        if (i != 6)
+            (void)put(s, i, "waiting/", "", 0);
+    }
+    assert_string_equal(first(s, "waiting/", true, 0), "waiting/i waiting/h waiting/f");
+    assert_string_equal(first(s, "waiting/", true, 3), "waiting/i waiting/h waiting/f");
+    assert_string_equal(first(s, "waiting/", true, 2), "waiting/i waiting/h");
+}
+
+static void what_is_too_long_is_not_shown(void **state)
+{
+    static char text[MU_ENGINE_SHOWN_MAX + 2];
+    struct scene *s = *state;
+    const size_t id_max = MU_ENGINE_KEY_MAX - strlen("waiting/");
+
+    memset(text, 'x', sizeof text - 1);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(mu_engine_hello(s->engine, &s->peers[5 + i], mu_slice(text, id_max + i), false), MU_ENGINE_OK);
+        (void)put(s, 5 + i, "waiting/", "", 0);
+    }
+    assert_int_equal(strlen(first(s, "waiting/", true, 0)), MU_ENGINE_KEY_MAX);
+    leave(s, 5, false);
+    (void)put(s, 4, "waiting/", text, 0);
+    assert_string_equal(first(s, "waiting/", true, 0), "");
+    text[MU_ENGINE_SHOWN_MAX] = '\0';
+    (void)put(s, 4, "waiting/", text, 0);
+    assert_string_equal(first(s, "waiting/", true, 0), "waiting/other");
+}
+
+static bool take_document(void *ctx, struct mu_slice run_id, struct mu_slice document, bool ended)
+{
+    (void)ctx;
+    (void)ended;
+    return run_id.len > 0 && document.len > 0;
+}
+
+static void a_job_that_has_a_document_shows_nothing(void **state)
+{
+    const struct mu_engine_op document = { .kind = MU_ENGINE_DOCUMENT, .value = mu_slice_str("doc") };
+    struct scene *s = *state;
+    struct mu_engine_config config = {
+        .budget = &s->budget, .revision = BASE, .push = on_push, .document = take_document, .ctx = s
+    };
+
+    for (unsigned i = 0; i < COUNT(s->peers); i++)
+        leave(s, i, false);
+    mu_engine_free(s->engine);
+    s->engine = mu_engine_new(&config);
+    for (unsigned i = 0; i < 4; i++) {
+        (void)hello(s, i, (char[]){ (char)('a' + i), '\0' });
+        (void)put(s, i, "waiting/", "", 0);
+    }
+    assert_string_equal(first(s, "waiting/", true, 0), "waiting/d waiting/c waiting/b");
+    (void)do_ops(s, 1, &document, 1);
+    (void)do_ops(s, 2, (struct mu_engine_op[]){ { .kind = MU_ENGINE_YIELD } }, 1);
+    assert_string_equal(first(s, "waiting/", true, 0), "waiting/d");
+}
+
+static void failing_memory_shows_nothing(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_found found;
+    size_t used;
+
+    (void)hello(s, 5, "more");
+    (void)put(s, 4, "waiting/", "me", 0);
+    (void)put(s, 5, "waiting/", "me", 0);
+    used = s->budget.used;
+    FOR_EACH_FAILURE (n) {
+        int code = mu_engine_range(s->engine, &s->peers[0], mu_slice_str("waiting/"), true, 0, &found);
+
+        if (code == MU_ENGINE_OK) {
+            fail_alloc_at(0);
+            break;
+        }
+        assert_int_equal(code, MU_ENGINE_EXHAUSTED);
+        assert_true(found.count == 0 && found.items == NULL && s->budget.used == used);
+    }
+    assert_int_equal(found.count, 2);
+    leave(s, 4, false); /* what was found stays until it is sent */
+    assert_true(mu_slice_equal(mu_engine_kv(&found, 1).key, mu_slice_str("waiting/other")));
+    mu_engine_found_done(s->engine, &found);
+}
+
 /* ---- Watches ---- */
 
 static void a_watch_tells_what_comes_after_its_load(void **state)
@@ -1297,6 +1412,11 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         CASE(a_key_has_the_revisions_of_its_making_and_its_last_change),
         CASE(a_job_sees_its_own_keys_alone),
+        CASE(a_job_shows_one_key_and_no_other),
+        CASE(the_newest_jobs_are_shown_first),
+        CASE(what_is_too_long_is_not_shown),
+        CASE(a_job_that_has_a_document_shows_nothing),
+        CASE(failing_memory_shows_nothing),
         CASE(a_prefix_is_a_run_of_keys),
         CASE(a_transaction_that_changes_nothing_makes_no_revision),
         CASE(compares_choose_the_branch),

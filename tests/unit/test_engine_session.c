@@ -643,6 +643,30 @@ static void a_node_without_the_token_does_and_learns_nothing(void **state)
     use_token(s, NULL);
 }
 
+static void jobs_show_nothing_to_each_other_where_there_is_a_token(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op op = put_op("waiting/", 0);
+    struct mu_frame look = { .type = MU_FRAME_RANGE, .id = 5, .prefix = true, .key = mu_slice_str("waiting/") };
+    struct mu_frame hello = a_hello();
+    struct mu_token token = { 0 };
+
+    (void)ask(s, 0, hello);
+    (void)ask(s, 0, a_put(&op, 3));
+    hello.run_id = mu_slice_str("job8");
+    (void)ask(s, 1, hello);
+    assert_string_equal(ask(s, 1, look), "KVS 5 at 1: waiting/job");
+    mu_token_init(&token, mu_slice_str("correct horse battery staple"));
+    use_token(s, &token);
+    (void)ask(s, 0, a_proven_hello(&token, nonces[0], "job", "node3"));
+    (void)ask(s, 0, a_put(&op, 3));
+    hello = a_proven_hello(&token, nonces[1], "job8", "node3");
+    hello.run_id = mu_slice_str("job8");
+    assert_string_equal(ask(s, 1, hello), "WELCOME 1 v1 job8 by host1 at 10.0.0.1 to 10.0.0.9");
+    assert_string_equal(ask(s, 1, look), "KVS 5 at 1:");
+    use_token(s, NULL);
+}
+
 static void a_wrong_proof_ends_the_connection(void **state)
 {
     static const struct {
@@ -798,6 +822,7 @@ int main(void)
         CASE(the_name_of_a_job_that_ended_here_is_free_again),
         CASE(a_node_with_the_token_is_let_in),
         CASE(a_node_without_the_token_does_and_learns_nothing),
+        CASE(jobs_show_nothing_to_each_other_where_there_is_a_token),
         CASE(a_wrong_proof_ends_the_connection),
         CASE(a_will_needs_no_token),
         CASE(a_lease_moves_to_a_new_connection),
