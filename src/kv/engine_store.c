@@ -57,10 +57,7 @@ void mu_es_become(struct mu_engine_store *s, enum mu_engine_store_state state)
 /* A transaction that the lost connection took can be asked for only under the lease that it was made with. */
 static void unsend(struct mu_engine_store *s, struct request *r)
 {
-    mu_arena_done(&r->arena);
-    r->last = NULL;
-    r->kvs_count = 0;
-    r->progress = WAITING;
+    mu_es_begin_anew(r);
     if (r->type == MU_FOLD_DO_WRITE && mu_es_has_lease(s) && r->lease == s->lease.id)
         r->progress = DOUBTFUL;
     else if (r->type == MU_FOLD_DO_WRITE && !r->repeatable)

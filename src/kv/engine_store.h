@@ -30,9 +30,11 @@
  * does one that wants a token if we have none. So does one that wants none if we have one: else a store without a token
  * would get what the token is to protect.
  *
- * A job of an engine sees no other job: LOOK_AROUND reads nodes/ alone and leaves no mark. With more than
- * MU_WAITERS_RECORDS_MAX nodes it reads those with the lowest keys: to find the oldest of many would cost the engine
- * as much as to read them all, for each of them. */
+ * **Looking around** is up to three requests, one after the other: our mark is put into what the job shows to others
+ * (MU_ENGINE_SHOWN), and nodes/ and the marks of other jobs are read. A mark that is refused keeps nobody from reading.
+ * With more than MU_WAITERS_RECORDS_MAX nodes those with the lowest keys are read: to find the oldest of many would
+ * cost the engine as much as to read them all, for each of them. Marks are put and taken away while no other
+ * transaction is under way: else ATTACH would tell of the mark, and not of what was written. */
 #ifndef MU_KV_ENGINE_STORE_H
 #define MU_KV_ENGINE_STORE_H
 

@@ -185,6 +185,11 @@ static int on_request_done(struct mu_engine_store *s, struct request *r, const s
         mu_es_request_done(s, r);
         return tell_met(s, mu_slice_str(""), true) ? 0 : out_of_memory(s, reterr);
     }
+    if (r->type == MU_FOLD_DO_LOOK_AROUND && r->look == LOOK_MARK) { /* also without a mark the others are named */
+        r->marked = ok && frame->held;
+        mu_es_look_on(s, r, LOOK_NODES);
+        return 0;
+    }
     if (!ok && r->type != MU_FOLD_DO_DROP_LEASE &&
         (r->type != MU_FOLD_DO_KEEP_JOB || frame->code != MU_ENGINE_NOT_FOUND)) {
         struct muster_error error = refusal(s, frame, "refuses a request");
@@ -272,6 +277,20 @@ static int by_coming(const void *a, const void *b)
     return left->create < right->create ? -1 : left->create > right->create;
 }
 
+/* Nodes, in the order of their coming, and behind them the marks of other jobs. Without the latter a store of an older
+ * muster brings our own. */
+static size_t sort_crowd(const struct request *r, struct mu_fold_kv *kvs)
+{
+    size_t count = r->nodes_count < MU_WAITERS_RECORDS_MAX ? r->nodes_count : MU_WAITERS_RECORDS_MAX; /* the limits */
+    size_t max = count + MU_WAITERS_MARKS_MAX;
+
+    qsort(kvs, r->nodes_count, sizeof *kvs, by_coming);
+    for (size_t i = r->nodes_count; i < r->kvs_count && count < max; i++)
+        if (kvs[i].key.len > sizeof MU_ENGINE_SHOWN - 1)
+            kvs[count++] = kvs[i];
+    return count;
+}
+
 /* All pages are there. */
 static void tell_read(struct mu_engine_store *s, struct request *r)
 {
@@ -292,9 +311,9 @@ static void tell_read(struct mu_engine_store *s, struct request *r)
     event.count = r->kvs_count;
     if (r->type == MU_FOLD_DO_LOOK_AROUND) {
         event.type = MU_FOLD_ON_CROWD;
-        qsort(kvs, event.count, sizeof *kvs, by_coming);
-        if (event.count > MU_WAITERS_RECORDS_MAX) /* which was the limit */
-            event.count = MU_WAITERS_RECORDS_MAX;
+        event.count = sort_crowd(r, kvs);
+        event.held = r->marked;
+        event.lease = (int64_t)r->lease;
     } else if (r->type == MU_FOLD_DO_LOAD) {
         event.type = MU_FOLD_ON_LOADED;
         s->watched[r->scope] = true;
@@ -318,10 +337,14 @@ static int on_kvs(struct mu_engine_store *s, struct request *r, const struct mu_
     *page = (struct page){ r->last, frame->kvs, frame->kvs_count };
     r->last = page;
     r->kvs_count += frame->kvs_count;
-    if (frame->more)
-        r->deadline_ms = s->now_ms + s->lease_ms < r->until_ms ? s->now_ms + s->lease_ms : r->until_ms;
-    else
+    if (frame->more) {
+        mu_es_give_time(s, r);
+    } else if (r->type == MU_FOLD_DO_LOOK_AROUND && r->look == LOOK_NODES) {
+        r->nodes_count = r->kvs_count;
+        mu_es_look_on(s, r, LOOK_OTHERS);
+    } else {
         tell_read(s, r);
+    }
     return 0;
 }
 

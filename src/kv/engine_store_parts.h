@@ -40,6 +40,13 @@ enum progress {
     DOUBTFUL, /* a transaction that went to a connection that is lost: ATTACH tells what became of it */
 };
 
+/* What a LOOK_AROUND does now. */
+enum look {
+    LOOK_MARK,   /* puts our mark */
+    LOOK_NODES,  /* reads nodes/ */
+    LOOK_OTHERS, /* reads the marks of other jobs */
+};
+
 struct page { /* of what is read */
     struct page *before;
     const struct mu_engine_kv *kvs;
@@ -54,12 +61,14 @@ struct request {
     uint64_t until_ms, deadline_ms; /* when it has to be over; and when it is, unless parts of the answer come */
     uint32_t frame_id;              /* SENT, DOUBTFUL */
     enum mu_fold_scope scope;
-    uint64_t lease; /* KEEP_JOB, DROP_LEASE; GRANT_JOB: of the last try; WRITE: which was ours when it was sent */
+    uint64_t lease; /* KEEP_JOB, DROP_LEASE, LOOK_AROUND; GRANT_JOB: of the last try; WRITE: ours when it was sent */
     bool repeatable;
-    struct mu_buf frame;   /* WRITE, RANGE */
+    struct mu_buf frame; /* WRITE, RANGE, UNMARK; LOOK_AROUND: of our mark, if there is one */
+    enum look look;
+    bool marked;           /* LOOK_AROUND: our mark is there */
     struct mu_arena arena; /* LOAD, RANGE, LOOK_AROUND: what has come so far */
     struct page *last;
-    size_t kvs_count;
+    size_t kvs_count, nodes_count; /* nodes_count: LOOK_AROUND: how many of them are nodes */
 };
 
 struct note { /* an event that is to be told */
@@ -129,6 +138,9 @@ void mu_es_fail(struct mu_engine_store *s, struct request *r, uint32_t code, boo
                 const struct muster_error *error);
 void mu_es_fail_doubtful(struct mu_engine_store *s, bool final, const struct muster_error *error);
 void mu_es_request_done(struct mu_engine_store *s, struct request *r); /* it is over, and nothing is told */
+void mu_es_begin_anew(struct request *r);                              /* nothing of its answer has come */
+void mu_es_give_time(struct mu_engine_store *s, struct request *r);    /* for its answer, or more of it */
+void mu_es_look_on(struct mu_engine_store *s, struct request *r, enum look look);
 struct request *mu_es_find_sent(struct mu_engine_store *s, uint32_t frame_id);
 /* Those whose time is up. */
 void mu_es_expire(struct mu_engine_store *s);
@@ -143,7 +155,7 @@ void mu_es_lose_lease(struct mu_engine_store *s, bool refused, bool final, const
 bool mu_es_may_send(const struct mu_engine_store *s);
 uint32_t mu_es_send_frame(struct mu_engine_store *s, struct mu_frame frame); /* its id; 0: no memory */
 bool mu_es_send_due(struct mu_engine_store *s);                              /* false: no memory */
-bool mu_es_is_reading(const struct request *r);                              /* its answer is keys */
+bool mu_es_is_reading(const struct request *r);                              /* its next answer is keys */
 uint64_t mu_es_keep_at_ms(const struct mu_engine_store *s);                  /* when KEEP is to be sent */
 struct muster_error mu_es_timed_out(const struct mu_engine_store *s);
 

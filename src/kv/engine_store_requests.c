@@ -91,6 +91,11 @@ void mu_es_request_done(struct mu_engine_store *s, struct request *r)
     mu_list_push(&s->unused, &r->link);
 }
 
+void mu_es_give_time(struct mu_engine_store *s, struct request *r)
+{
+    r->deadline_ms = s->now_ms + s->lease_ms < r->until_ms ? s->now_ms + s->lease_ms : r->until_ms;
+}
+
 /* NULL: too many are under way. */
 static struct request *request_new(struct mu_engine_store *s, const struct mu_fold_effect *effect, uint64_t until_ms)
 {
@@ -99,19 +104,37 @@ static struct request *request_new(struct mu_engine_store *s, const struct mu_fo
     if (r == NULL)
         return NULL;
     *r = (struct request){ .type = effect->type,
-                           .id = effect->id,
+                           .id = effect->type != MU_FOLD_DO_UNMARK ? effect->id : 0,
                            .scope = effect->scope,
                            .lease = (uint64_t)effect->lease,
                            .until_ms = until_ms,
                            .arena = { .bytes_max = MU_ENGINE_STORE_LOAD_MAX } };
-    r->deadline_ms = s->now_ms + s->lease_ms < until_ms ? s->now_ms + s->lease_ms : until_ms;
+    mu_es_give_time(s, r);
     mu_list_push(&s->requests, &r->link);
     return r;
 }
 
 bool mu_es_is_reading(const struct request *r)
 {
-    return r->type == MU_FOLD_DO_LOAD || r->type == MU_FOLD_DO_RANGE || r->type == MU_FOLD_DO_LOOK_AROUND;
+    return r->type == MU_FOLD_DO_LOAD || r->type == MU_FOLD_DO_RANGE ||
+           (r->type == MU_FOLD_DO_LOOK_AROUND && r->look != LOOK_MARK);
+}
+
+void mu_es_begin_anew(struct request *r)
+{
+    mu_arena_done(&r->arena);
+    r->last = NULL;
+    r->kvs_count = r->nodes_count = 0;
+    r->look = r->frame.len > 0 ? LOOK_MARK : LOOK_NODES;
+    r->progress = WAITING;
+}
+
+void mu_es_look_on(struct mu_engine_store *s, struct request *r, enum look look)
+{
+    assert(r->type == MU_FOLD_DO_LOOK_AROUND && look > r->look);
+    r->look = look;
+    r->progress = WAITING;
+    mu_es_give_time(s, r);
 }
 
 bool mu_es_is_final(uint32_t code)
@@ -241,6 +264,19 @@ static uint64_t new_lease_id(struct mu_engine_store *s)
     return mu_rng_next(&s->rng) >> 1 | 1; /* the machine's are signed */
 }
 
+static uint32_t send_look(struct mu_engine_store *s, struct request *r)
+{
+    bool nodes = r->look == LOOK_NODES;
+
+    if (r->look == LOOK_MARK)
+        return send_made(s, r);
+    return mu_es_send_frame(
+        s, (struct mu_frame){ .type = MU_FRAME_RANGE,
+                              .prefix = true,
+                              .limit = nodes ? MU_WAITERS_RECORDS_MAX : MU_WAITERS_MARKS_MAX,
+                              .key = mu_slice_str(nodes ? prefixes[MU_FOLD_NODES] : MU_ENGINE_SHOWN) });
+}
+
 static uint32_t send_request(struct mu_engine_store *s, struct request *r)
 {
     switch (r->type) {
@@ -248,16 +284,14 @@ static uint32_t send_request(struct mu_engine_store *s, struct request *r)
         r->lease = mu_es_has_lease(s) || s->lease.state == LEASE_ASKED ? s->lease.id : 0;
         return send_made(s, r);
     case MU_FOLD_DO_RANGE:
+    case MU_FOLD_DO_UNMARK:
         return send_made(s, r);
     case MU_FOLD_DO_LOAD:
         return mu_es_send_frame(s, (struct mu_frame){ .type = MU_FRAME_LOAD,
                                                       .watch = (uint32_t)r->scope,
                                                       .key = mu_slice_str(prefixes[r->scope]) });
     case MU_FOLD_DO_LOOK_AROUND:
-        return mu_es_send_frame(s, (struct mu_frame){ .type = MU_FRAME_RANGE,
-                                                      .prefix = true,
-                                                      .limit = MU_WAITERS_RECORDS_MAX,
-                                                      .key = mu_slice_str(prefixes[MU_FOLD_NODES]) });
+        return send_look(s, r);
     case MU_FOLD_DO_GRANT_JOB:
         r->lease = new_lease_id(s); /* one that was granted before, unheard, ends by itself */
         return mu_es_send_frame(
@@ -268,7 +302,6 @@ static uint32_t send_request(struct mu_engine_store *s, struct request *r)
         return mu_es_send_frame(s, (struct mu_frame){ .type = MU_FRAME_REVOKE, .lease = r->lease });
     case MU_FOLD_DO_UNWATCH:
     case MU_FOLD_DO_TAKE_LEASE:
-    case MU_FOLD_DO_UNMARK:
     case MU_FOLD_DO_TELL:
     case MU_FOLD_DO_COMPLETED:
     case MU_FOLD_DO_LEADER:
@@ -311,12 +344,23 @@ uint64_t mu_es_keep_at_ms(const struct mu_engine_store *s)
     return s->renew_ms > 0 && renew_ms < quiet_ms ? renew_ms : quiet_ms;
 }
 
+/* ATTACH tells what became of the last transaction: that is to be a write, and not a mark, until it is answered. */
+static bool has_to_wait(const struct mu_engine_store *s, const struct request *r)
+{
+    if (r->type != MU_FOLD_DO_UNMARK && (r->type != MU_FOLD_DO_LOOK_AROUND || r->look != LOOK_MARK))
+        return false;
+    MU_LIST_EACH (const struct request, other, &s->requests, link)
+        if (other->type == MU_FOLD_DO_WRITE && other->progress != WAITING)
+            return true;
+    return false;
+}
+
 bool mu_es_send_due(struct mu_engine_store *s)
 {
     if (s->lease.state == LEASE_WANTED && !send_grant(s))
         return false;
     MU_LIST_EACH (struct request, r, &s->requests, link) {
-        if (r->progress != WAITING)
+        if (r->progress != WAITING || has_to_wait(s, r))
             continue;
         r->frame_id = send_request(s, r);
         if (r->frame_id == 0)
@@ -396,13 +440,34 @@ static int make_range(struct request *r, const struct mu_fold_effect *effect)
     return mu_frame_write(&frame, &r->frame, MU_FRAME_BYTES_MAX);
 }
 
+static int make_mark(struct request *r, const struct mu_fold_effect *effect)
+{
+    const struct mu_fold_op put = { MU_FOLD_PUT, mu_slice_str(MU_ENGINE_SHOWN), effect->value, effect->lease };
+    const struct mu_fold_write write = { .compares = { { MU_FOLD_MOD, mu_slice_str("job/doc"), effect->doc_mod } },
+                                         .compares_count = 1,
+                                         .ops = &put,
+                                         .ops_count = 1 };
+
+    return effect->value.len > 0 ? make_txn(r, &write) : 0;
+}
+
+static int make_unmark(struct request *r)
+{
+    const struct mu_fold_op delete = { .kind = MU_FOLD_DELETE_PREFIX, .key = mu_slice_str(MU_ENGINE_SHOWN) };
+
+    return make_txn(r, &(struct mu_fold_write){ .ops = &delete, .ops_count = 1 });
+}
+
 static void make_frame(struct mu_engine_store *s, struct request *r, const struct mu_fold_effect *effect)
 {
-    int rc = effect->type == MU_FOLD_DO_WRITE   ? make_txn(r, effect->write)
-             : effect->type == MU_FOLD_DO_RANGE ? make_range(r, effect)
-                                                : 0;
+    int rc = effect->type == MU_FOLD_DO_WRITE         ? make_txn(r, effect->write)
+             : effect->type == MU_FOLD_DO_RANGE       ? make_range(r, effect)
+             : effect->type == MU_FOLD_DO_LOOK_AROUND ? make_mark(r, effect)
+             : effect->type == MU_FOLD_DO_UNMARK      ? make_unmark(r)
+                                                      : 0;
     struct muster_error error;
 
+    mu_es_begin_anew(r);
     s->frames_bytes += r->frame.len;
     if (rc == 0 && s->frames_bytes <= MU_ENGINE_STORE_WRITES_MAX)
         return;
@@ -470,7 +535,9 @@ void mu_es_ask(struct mu_engine_store *s, const struct mu_fold_effect *effect, u
         drop_lease(s, effect);
         return;
     case MU_FOLD_DO_UNMARK:
-        return; /* there is none */
+        if (!mu_es_has_lease(s) || mu_list_empty(&s->unused))
+            return; /* the mark goes with its lease */
+        break;
     case MU_FOLD_DO_LOAD:
         unwatch(s, effect->scope);
         break;

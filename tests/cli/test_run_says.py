@@ -198,17 +198,22 @@ def test_a_static_node_whose_rank_0_is_not_there_says_so(scene):
 
 # ---- Nodes that will never come together ----
 
-def test_nodes_with_another_rendezvous_id_at_the_endpoint_are_named(scene, serve):
+meeting = pytest.mark.parametrize("conf", ["engine=off", "engine=on"])
+
+
+@meeting
+def test_nodes_with_another_rendezvous_id_at_the_endpoint_are_named(scene, serve, conf):
     endpoint = serve().endpoint
-    one_node, other = (scene.node(endpoint, "--nnodes=2", id=name) for name in ("job7", "job8"))
+    one_node, other = (scene.node(endpoint, "--nnodes=2", id=name, conf=conf) for name in ("job7", "job8"))
     host = socket.gethostname()
     one_node.said(f"; {host} waits at the same endpoint for rendezvous 'job8'")
     other.said(f"; {host} waits at the same endpoint for rendezvous 'job7'")
 
 
-def test_nodes_with_another_nnodes_are_named(scene, serve):
+@meeting
+def test_nodes_with_another_nnodes_are_named(scene, serve, conf):
     endpoint = serve().endpoint
-    one_node, other = (scene.node(endpoint, f"--nnodes={nodes}") for nodes in ("3", "4"))
+    one_node, other = (scene.node(endpoint, f"--nnodes={nodes}", conf=conf) for nodes in ("3", "4"))
     host = socket.gethostname()
     one_node.said(f"; {host} was started with --nnodes 4, this node with --nnodes 3")
     other.said(f"; {host} was started with --nnodes 3, this node with --nnodes 4")

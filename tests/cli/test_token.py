@@ -123,6 +123,17 @@ def test_who_writes_a_document_is_cut_off_and_told_of_once(scene, job, key):
     finish(scene, job)
 
 
+def test_jobs_with_a_token_do_not_hear_of_each_other(scene, serve, tokens):
+    """Without one each would name the other in its next line."""
+    token = tokens("token")
+    endpoint = serve("--token-file", str(token)).endpoint
+    nodes = [scene.node(endpoint, "--nnodes=2", id=name, conf=f"{ENGINE},token_file={token},join_timeout=6")
+             for name in ("job7", "job8")]
+    for node in nodes:
+        assert node.end() == 1
+        assert "1 of 2 nodes joined" in node.err.splitlines()[-1] and "same endpoint" not in node.err
+
+
 def test_a_node_with_a_token_does_not_go_on_without(scene, serve, tokens):
     endpoint = serve().endpoint
     node = scene.node(endpoint, "--nnodes=2", conf=f"{ENGINE},token_file={tokens('token')}")

@@ -100,7 +100,8 @@ static void request(struct scene *s, struct mu_slice bytes)
                                      .key = mu_slice("k", 1),
                                      .lease = 7,
                                      .lease_take = s->take,
-                                     .write = &write };
+                                     .write = &write,
+                                     .value = mu_slice("m", bytes.len > 2 && bytes.data[2] & 2 ? 1 : 0) };
     bool takes = effect.type == MU_FOLD_DO_TAKE_LEASE, drops = effect.type == MU_FOLD_DO_DROP_LEASE;
 
     if (s->ended || s->next_id == IDS_MAX || s->open_count > 16 || (takes && s->take != 0) || (drops && s->take == 0))

@@ -228,8 +228,9 @@ BEGIN = [asks("TAKE_LEASE"), asks("LOAD"), *UP, answers("HELLO"), answers("GRANT
 AGAIN = [(LOSE, b""), (PASS, b"..."), *UP]
 ENGINE_STORE = {
     "first": client(*BEGIN, answers("TXN", 18), answers("UNWATCH", 2), asks("KEEP_JOB"), answers("KEEP"), asks("RANGE"),
-                    answers("RANGE", 21), answers("RANGE", 20), asks("GRANT_JOB"), answers("GRANT"), asks("LOOK_AROUND"),
-                    answers("RANGE", 20), asks("DROP_LEASE"), answers("REVOKE"), asks("UNWATCH"), (END, b"")),
+                    answers("RANGE", 21), answers("RANGE", 20), asks("GRANT_JOB"), answers("GRANT"), asks("LOOK_AROUND", 0, 2),
+                    answers("TXN", 18), answers("RANGE", 21), answers("RANGE", 20), answers("RANGE", 20), asks("UNMARK"),
+                    answers("TXN"), asks("DROP_LEASE"), answers("REVOKE"), asks("UNWATCH"), (END, b"")),
     "refused": client(*BEGIN, answers("TXN", 203), asks("WRITE"), answers("TXN", 206), asks("LOAD", 1), answers("LOAD", 206),
                       asks("GRANT_JOB"), answers("GRANT", 206), asks("KEEP_JOB"), answers("KEEP", 203)),
     "reset": client(*BEGIN, *AGAIN, answers("HELLO"), answers("ATTACH", 18), asks("WRITE"), asks("WRITE"), *AGAIN,

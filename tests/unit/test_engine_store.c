@@ -13,7 +13,7 @@
 
 #define STORE "the store at node1:29400 (10.0.0.1:29400)"
 
-enum { T0 = 100000 };
+enum { T0 = 100000, MARK_LEASE = 21 };
 
 static const char nonce[MU_TOKEN_NONCE_BYTES + 1] = "0123456789abcdef0123456789abcdef";
 
@@ -105,13 +105,34 @@ static void say_event(const struct mu_fold_event *e)
         add("kept %" PRIu64 "%s", e->id, e->held ? "" : " no more");
         break;
     case MU_FOLD_ON_CROWD:
-        add("crowd %" PRIu64 " of %zu%s%s", e->id, e->count, e->error != NULL ? ": " : "", why);
+        add("crowd %" PRIu64 " of %zu%s%s%s", e->id, e->count, e->held ? ", marked" : "", e->error != NULL ? ": " : "",
+            why);
+        assert_true(!e->held || e->lease == MARK_LEASE);
         for (size_t i = 0; i < e->count && i < 3; i++)
             trace_add(&sc.trace, " %.*s", (int)e->kvs[i].key.len, e->kvs[i].key.data);
         break;
     default:
         add("%s %" PRIu64 "%s%s%s%s", mu_fold_event_text(e->type), e->id, e->final ? " for good" : "",
             e->lease_gone ? " without a lease" : "", e->error != NULL ? ": " : "", why);
+    }
+}
+
+/* MARK, UNMARK, or how many compares and operations it has. */
+static void say_txn(const struct mu_engine_txn *txn)
+{
+    const struct mu_engine_op *op = &txn->then[0];
+
+    assert_true(txn->then_count > 0);
+    if (!mu_slice_equal(op->key, mu_slice_str("waiting/"))) {
+        add("TXN %zu?%zu:%zu", txn->compares_count, txn->then_count, txn->otherwise_count);
+    } else if (op->kind == MU_ENGINE_PUT) {
+        add("MARK %.*s", (int)op->value.len, op->value.data);
+        assert_int_equal(op->lease, MARK_LEASE);
+        assert_true(txn->compares_count == 1 && txn->compares[0].kind == MU_ENGINE_IF_MOD);
+        assert_true(mu_slice_equal(txn->compares[0].key, mu_slice_str("job/doc")) && txn->compares[0].revision == 5);
+    } else {
+        add("UNMARK");
+        assert_true(op->kind == MU_ENGINE_DELETE_PREFIX && txn->compares_count == 0 && txn->then_count == 1);
     }
 }
 
@@ -142,7 +163,7 @@ static void say_frame(const struct mu_frame *frame)
             trace_add(&sc.trace, " limit %u", (unsigned)frame->limit);
         break;
     case MU_FRAME_TXN:
-        add("TXN %zu?%zu:%zu", frame->txn.compares_count, frame->txn.then_count, frame->txn.otherwise_count);
+        say_txn(&frame->txn);
         break;
     default:
         add("%s", mu_frame_type_text(frame->type));
@@ -581,7 +602,9 @@ static void each_request_has_its_answer(void **state)
     says("RANGE nodes/ limit 64");
     hear_keys(MU_FRAME_RANGE, true, "nodes/1/2", "nodes/3/4");
     hear_keys(MU_FRAME_RANGE, false, "", "");
-    says("crowd 7 of 2 nodes/3/4 nodes/1/2");
+    says("RANGE waiting/ limit 16");
+    hear_keys(MU_FRAME_RANGE, false, "waiting/job9", "");
+    says("crowd 7 of 3 nodes/3/4 nodes/1/2 waiting/job9");
     write_now(8, false);
     answer(MU_FRAME_TXN, MU_ENGINE_OK);
     says("TXN 1?2:1; wrote 8 at 0");
@@ -713,7 +736,135 @@ static void a_crowd_is_no_more_than_was_asked_for_and_in_the_order_of_its_coming
         kvs[i] = (struct mu_engine_kv){ .key = mu_slice_str(keys[i]), .create = 1000 - i };
     }
     hear_frame((struct mu_frame){ .type = MU_FRAME_KVS, .id = sc.ids[MU_FRAME_RANGE], .kvs = kvs, .kvs_count = 100 });
-    says("RANGE nodes/ limit 64; crowd 7 of 64 nodes/99 nodes/98 nodes/97");
+    says("RANGE nodes/ limit 64; RANGE waiting/ limit 16");
+    for (int i = 0; i < 100; i++)
+        kvs[i].key = mu_slice_str("waiting/job8");
+    hear_frame((struct mu_frame){ .type = MU_FRAME_KVS, .id = sc.ids[MU_FRAME_RANGE], .kvs = kvs, .kvs_count = 100 });
+    says("crowd 7 of 80 nodes/99 nodes/98 nodes/97");
+}
+
+static void look_around(uint64_t id)
+{
+    ask((struct mu_fold_effect){
+        .type = MU_FOLD_DO_LOOK_AROUND, .id = id, .value = mu_slice_str("me"), .lease = MARK_LEASE, .doc_mod = 5 });
+}
+
+static void hear_held(enum mu_frame_type to, bool held)
+{
+    hear_frame((struct mu_frame){ .type = MU_FRAME_DONE, .id = sc.ids[to], .held = held });
+}
+
+/* Both answers to a node that looks around. */
+static void hear_crowd(void)
+{
+    hear_keys(MU_FRAME_RANGE, false, "nodes/1/2", "");
+    hear_keys(MU_FRAME_RANGE, false, "waiting/job8", "");
+}
+
+static void a_mark_is_put_before_others_are_looked_at(void **state)
+{
+    (void)state;
+    settle_in();
+    look_around(7);
+    says("MARK me");
+    hear_held(MU_FRAME_TXN, true);
+    says("RANGE nodes/ limit 64");
+    hear_keys(MU_FRAME_RANGE, false, "nodes/1/2", "");
+    says("RANGE waiting/ limit 16");
+    hear_keys(MU_FRAME_RANGE, false, "waiting/job8", "");
+    says("crowd 7 of 2, marked nodes/1/2 waiting/job8");
+    look_around(8); /* the document is another one meanwhile */
+    hear_held(MU_FRAME_TXN, false);
+    hear_crowd();
+    says("MARK me; RANGE nodes/ limit 64; RANGE waiting/ limit 16; crowd 8 of 2 nodes/1/2 waiting/job8");
+    look_around(9); /* no room for it */
+    answer(MU_FRAME_TXN, MU_ENGINE_EXHAUSTED);
+    hear_crowd();
+    says("MARK me; RANGE nodes/ limit 64; RANGE waiting/ limit 16; crowd 9 of 2 nodes/1/2 waiting/job8");
+}
+
+static void a_mark_is_taken_away(void **state)
+{
+    (void)state;
+    settle_in();
+    ask((struct mu_fold_effect){ .type = MU_FOLD_DO_UNMARK, .id = 7 });
+    says("UNMARK");
+    answer(MU_FRAME_TXN, MU_ENGINE_OK);
+    ask((struct mu_fold_effect){ .type = MU_FOLD_DO_UNMARK });
+    answer(MU_FRAME_TXN, MU_ENGINE_EXHAUSTED);
+    says("UNMARK");
+    assert_false(mu_engine_store_deadline_ms(sc.store) < sc.now_ms + LEASE_MS / 3); /* nothing is awaited */
+    for (unsigned i = 0; i < 2 * MU_ENGINE_STORE_REQUESTS_MAX; i++) /* without room it goes with its lease */
+        ask((struct mu_fold_effect){ .type = MU_FOLD_DO_UNMARK });
+}
+
+/* A store of an older muster brings the job's own keys. */
+static void our_own_mark_is_no_news(void **state)
+{
+    (void)state;
+    settle_in();
+    look_around(7);
+    hear_held(MU_FRAME_TXN, true);
+    hear_keys(MU_FRAME_RANGE, false, "", "");
+    hear_keys(MU_FRAME_RANGE, false, "waiting/", "");
+    says("MARK me; RANGE nodes/ limit 64; RANGE waiting/ limit 16; crowd 7 of 0, marked");
+}
+
+/* ATTACH tells of the last transaction. */
+static void marks_wait_for_the_answer_to_a_write(void **state)
+{
+    (void)state;
+    settle_in();
+    write_now(3, false);
+    look_around(7);
+    ask((struct mu_fold_effect){ .type = MU_FOLD_DO_UNMARK });
+    ask((struct mu_fold_effect){ .type = MU_FOLD_DO_LOOK_AROUND, .id = 8 }); /* puts none */
+    says("TXN 1?2:1; RANGE nodes/ limit 64");
+    answer(MU_FRAME_TXN, MU_ENGINE_OK);
+    says("wrote 3 at 0; MARK me; UNMARK");
+    write_now(4, false); /* which does not wait for them */
+    says("TXN 1?2:1");
+}
+
+/* Of what has come so far nothing is kept. */
+static void who_looks_around_begins_anew_after_a_loss(void **state)
+{
+    (void)state;
+    settle_in();
+    look_around(7);
+    hear_held(MU_FRAME_TXN, true);
+    hear_keys(MU_FRAME_RANGE, true, "nodes/5/6", "nodes/7/8");
+    hear_keys(MU_FRAME_RANGE, false, "", "");
+    says("MARK me; RANGE nodes/ limit 64; RANGE waiting/ limit 16");
+    lose();
+    come_back();
+    welcome(77);
+    answer(MU_FRAME_ATTACH, MU_ENGINE_OK);
+    says("MARK me");
+    hear_held(MU_FRAME_TXN, false);
+    hear_crowd();
+    says("RANGE nodes/ limit 64; RANGE waiting/ limit 16; crowd 7 of 2 nodes/1/2 waiting/job8");
+}
+
+/* Each of its answers gives it more time, up to what its owner gives it. */
+static void who_looks_around_has_time_for_each_answer(void **state)
+{
+    struct mu_fold_effect effect = { .type = MU_FOLD_DO_LOOK_AROUND, .id = 7 };
+
+    (void)state;
+    settle_in();
+    mu_engine_store_request(sc.store, &effect, sc.now_ms + 2 * LEASE_MS - 2, sc.now_ms);
+    pump();
+    pass(LEASE_MS - 1);
+    hear_keys(MU_FRAME_RANGE, false, "nodes/1/2", "");
+    trace_begin(&sc.trace);
+    pass(LEASE_MS - 2);
+    says("");
+    hear_frame(
+        (struct mu_frame){ .type = MU_FRAME_STALE, .watch = MU_FOLD_JOB }); /* it is there, but does not answer */
+    trace_begin(&sc.trace);
+    pass(1);
+    says("crowd 7 of 0: " STORE " does not answer");
 }
 
 /* ---- Time ---- */
@@ -2050,6 +2201,12 @@ int main(void)
         TEST(only_the_last_load_of_a_scope_is_answered),
         TEST(changes_that_were_lost_are_told),
         TEST(a_crowd_is_no_more_than_was_asked_for_and_in_the_order_of_its_coming),
+        TEST(a_mark_is_put_before_others_are_looked_at),
+        TEST(a_mark_is_taken_away),
+        TEST(our_own_mark_is_no_news),
+        TEST(marks_wait_for_the_answer_to_a_write),
+        TEST(who_looks_around_begins_anew_after_a_loss),
+        TEST(who_looks_around_has_time_for_each_answer),
         TEST(it_shows_that_it_is_there),
         TEST(with_a_long_lease_it_shows_that_as_often),
         TEST(its_lease_is_renewed_as_often_as_is_wanted),
