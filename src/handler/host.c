@@ -51,7 +51,7 @@ static int read_engine(const struct muster_rdzv_params *params, struct mu_host_c
                        struct muster_error *reterr)
 {
     char word[MU_RDZV_WORD_MAX];
-    int rc = mu_rdzv_word_from_params(params, "engine", "off", word, reterr);
+    int rc = mu_rdzv_word_from_params(params, "engine", "on", word, reterr);
 
     if (rc < 0)
         return rc;

@@ -60,6 +60,19 @@ def imposters():
 
 
 @pytest.fixture
+def document(scene):
+    """The nodes of this test meet in a document, as with a PyTorch node, and not in the store's engine."""
+    scene.engine = "off"
+
+
+@pytest.fixture(params=["on", "off"])
+def engine(scene, request):
+    """Where the nodes of this test meet: in the store's engine, and in a document."""
+    scene.engine = request.param
+    return request.param
+
+
+@pytest.fixture
 def scene(tmp_path):
     """Runs of `muster run`; when the test is over nothing of them may be left."""
     scene = run_scene.Scene(tmp_path)

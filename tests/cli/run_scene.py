@@ -164,6 +164,7 @@ class Scene:
         self.mark = f"MUSTER_TEST_MARK={uuid.uuid4()}"
         self.agents = []
         self.freezers = []
+        self.engine = None  # on, off or only; None: as muster does without being told
 
     def environment(self, env=None):
         name, _, value = self.mark.partition("=")
@@ -188,6 +189,8 @@ class Scene:
 
     def node(self, endpoint, *options, conf="last_call_timeout=1", id="job", **how):
         """An agent of a job of several nodes that meet at an endpoint."""
+        if self.engine is not None:
+            conf += f",engine={self.engine}"
         return self.actors("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={id}",
                            f"--rdzv-conf={QUICK_DEATH},{conf}", *options, **how)
 

@@ -5,6 +5,8 @@ import pathlib
 import re
 import signal
 
+import pytest
+
 from serving import until
 
 PER_NODE = 3  # requests, the bell, and keys that are waited for; rendezvous and agent share them
@@ -29,6 +31,7 @@ def settle(server, agents):
           what=f"{PER_NODE} connections each")
 
 
+@pytest.mark.usefixtures("document")
 def test_a_node_has_three_connections_to_its_store(scene, serve):
     server = serve()
     agents = [scene.node(server.endpoint, "--nnodes=2", "--max-restarts=2") for _ in range(2)]
@@ -43,6 +46,7 @@ def test_a_node_has_three_connections_to_its_store(scene, serve):
     assert [agent.end() for agent in agents] == [0, 0]
 
 
+@pytest.mark.usefixtures("document")
 def test_what_waited_in_a_store_that_was_away_waits_again(scene, serve):
     server = serve()
     agents = [scene.node(server.endpoint, "--nnodes=2", "--max-restarts=1") for _ in range(2)]

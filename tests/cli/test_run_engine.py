@@ -342,7 +342,7 @@ def test_who_writes_the_document_of_such_a_job_is_cut_off_and_told_of_once(scene
 
 def test_a_job_that_has_begun_with_a_document_goes_on_with_it(scene, serve):
     endpoint = serve().endpoint
-    first = scene.node(endpoint, "-v", "--nnodes=2", conf="last_call_timeout=1")
+    first = scene.node(endpoint, "-v", "--nnodes=2", conf="last_call_timeout=1,engine=off")
     until(lambda: run("store", "get", "--endpoint", endpoint, "torch.rendezvous.job").code == 0)
     second = scene.node(endpoint, "-v", "--nnodes=2", conf=ENGINE)
     workers = scene.world(2)
@@ -366,7 +366,7 @@ def test_two_jobs_at_one_store_do_not_meet(scene, serve):
 
 @pytest.mark.parametrize("conf, said", [
     ("engine=maybe", "option 'engine': 'maybe' is none of on, off and only"),
-    ("fence=5", "option 'fence' needs engine=on"),
+    ("engine=off,fence=5", "option 'fence' needs engine=on"),
     ("engine=off,restart_window=5", "option 'restart_window' needs engine=on")])
 def test_options_that_are_wrong_are_named(scene, conf, said):
     agent = scene.node(local(free_port()), "--nnodes=2", conf=conf)

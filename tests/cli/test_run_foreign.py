@@ -10,6 +10,8 @@ from ports import free_port
 from run_scene import OTHER_LAYOUT
 from serving import run, until
 
+pytestmark = pytest.mark.usefixtures("document")
+
 DOCUMENT = "torch.rendezvous.job"
 COUNTERS = ["muster.job/bell", "muster.job/turn", "muster.job/turns_done"]
 NO_DOCUMENTS = {

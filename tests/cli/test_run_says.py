@@ -80,6 +80,7 @@ def test_the_master_is_named_when_the_workers_make_their_own_store(scene):
     assert agent.end() == 0
 
 
+@pytest.mark.usefixtures("document")  # in the engine a node is told its own seat, and not all members
 @pytest.mark.parametrize("option", ["-q", "-v"])
 def test_quiet_hides_it_and_verbose_adds_the_members(scene, option):
     endpoint = local(free_port())
@@ -173,13 +174,16 @@ def test_a_wait_in_vain_ends_with_who_came(scene):
     assert re.search(r"timed out after 1 s: 1 of 2 nodes joined \([^ ,()]+\)", last), last
 
 
-def test_a_wait_for_a_node_that_waits_for_more_says_so(scene, serve):
+def test_a_wait_for_a_node_that_waits_for_more_says_so(scene, serve, engine):
     endpoint = serve().endpoint
     agent = scene.node(endpoint, "--nnodes=2", conf="join_timeout=4")
     time.sleep(1)
     scene.node(endpoint, "--nnodes=3", conf="join_timeout=30")
     assert agent.end() == 1
-    assert agent.err.splitlines()[-1].endswith(", but the round did not begin: was each node started with the same --nnodes?")
+    host = socket.gethostname()
+    assert agent.err.splitlines()[-1].endswith(
+        ", but the round did not begin: was each node started with the same --nnodes?" if engine == "off"
+        else f"{host} was started with --nnodes 3, this node with --nnodes 2")
 
 
 def test_a_static_node_that_waits_says_so_too(scene):
@@ -198,22 +202,17 @@ def test_a_static_node_whose_rank_0_is_not_there_says_so(scene):
 
 # ---- Nodes that will never come together ----
 
-meeting = pytest.mark.parametrize("conf", ["engine=off", "engine=on"])
-
-
-@meeting
-def test_nodes_with_another_rendezvous_id_at_the_endpoint_are_named(scene, serve, conf):
+def test_nodes_with_another_rendezvous_id_at_the_endpoint_are_named(scene, serve, engine):
     endpoint = serve().endpoint
-    one_node, other = (scene.node(endpoint, "--nnodes=2", id=name, conf=conf) for name in ("job7", "job8"))
+    one_node, other = (scene.node(endpoint, "--nnodes=2", id=name) for name in ("job7", "job8"))
     host = socket.gethostname()
     one_node.said(f"; {host} waits at the same endpoint for rendezvous 'job8'")
     other.said(f"; {host} waits at the same endpoint for rendezvous 'job7'")
 
 
-@meeting
-def test_nodes_with_another_nnodes_are_named(scene, serve, conf):
+def test_nodes_with_another_nnodes_are_named(scene, serve, engine):
     endpoint = serve().endpoint
-    one_node, other = (scene.node(endpoint, f"--nnodes={nodes}", conf=conf) for nodes in ("3", "4"))
+    one_node, other = (scene.node(endpoint, f"--nnodes={nodes}") for nodes in ("3", "4"))
     host = socket.gethostname()
     one_node.said(f"; {host} was started with --nnodes 4, this node with --nnodes 3")
     other.said(f"; {host} was started with --nnodes 3, this node with --nnodes 4")

@@ -131,6 +131,7 @@ class Stranger:
 
     def __init__(self, scene):
         self.endpoint = f"127.0.0.1:{free_port()}"
+        scene.engine = "off"
         words = [self.endpoint, "--nnodes=2", "--max-restarts=1", "-v"]
         host = scene.node(*words, id="job7", conf="last_call_timeout=1,is_host=true")
         host.said("hosting its store")

@@ -962,8 +962,13 @@ static _Noreturn void run_two_guarded(void)
         _exit(101);
     muster_log_set_sink(count_lost, &lost);
     for (int i = 0; i < 2; i++) {
-        struct muster_worker_spec spec = make_command(alone(), 2, i == 0 ? "exit 41" : "exit 42");
+        struct muster_rdzv_params *params = alone();
+        struct muster_worker_spec spec;
 
+        if (muster_rdzv_params_set_text(params, "engine", "off", &error) <
+            0) /* a leader would slow a crash loop down */
+            _exit(106);
+        spec = make_command(params, 2, i == 0 ? "exit 41" : "exit 42");
         spec.max_restarts = RESTARTS;
         start_running(&running[i], spec);
     }
