@@ -124,6 +124,7 @@ struct node {
     int64_t gone_rev; /* when its last record went */
     unsigned gone_incarnation;
     uint64_t gone_from; /* the world that it had left by then, as that record said; 0: none */
+    uint64_t out_of;    /* the newest world in the document that a record of it, then its newest, was not in */
     /* Its workers. */
     int64_t size;
     char role[8];
