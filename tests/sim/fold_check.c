@@ -201,7 +201,7 @@ static bool is_plain(void)
     for (size_t i = 0; i < sizeof disturbing / sizeof disturbing[0]; i++)
         if (s->on[disturbing[i]])
             return false;
-    return true;
+    return !s->on_after_move; /* who has moved is missing at the next store */
 }
 
 /* Whether its loss may have ended the round that a worker's failure ended first. Who begins to lead later knows less:
