@@ -58,7 +58,7 @@
 #define MU_ENGINE_CHANGES_MAX 131072 /* that one watched prefix gathers before they are pushed */
 #define MU_ENGINE_LIMIT_MAX 1024     /* of a range with a limit */
 #define MU_ENGINE_SECRET_BYTES 16
-#define MU_ENGINE_OUTSIDERS "job/stock" /* the engine's own key: somebody waits for the document */
+#define MU_ENGINE_OUTSIDERS "job/stock" /* the engine's own key, no TXN changes it: somebody waits for the document */
 #define MU_ENGINE_TTL_MIN_MS 100
 #define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
 

@@ -1036,7 +1036,7 @@ static void store_scribble(const char *name, const char *value)
 {
     struct mu_engine_op put = { .kind = MU_ENGINE_PUT, .key = mu_slice_str(name), .value = mu_slice_str(value) };
 
-    if (current->stands || current->moved)
+    if (current->stands || current->moved || strcmp(name, MU_ENGINE_OUTSIDERS) == 0) /* it would be refused */
         return;
     turn(current, current->began_ms);
     s->scribbles = true;
