@@ -37,6 +37,7 @@ enum {
 struct sim *s;
 static const struct place *place_wanted; /* NULL: the seed decides */
 static bool faults_given, faults_wanted[FAULTS_COUNT];
+static const char *faults_list, *more_list; /* as they were given; NULL: not at all */
 
 static struct {        /* a leader dies at one of its writes */
     uint64_t at;       /* the number of that write; 0: none */
@@ -94,6 +95,10 @@ _Noreturn void sim_fail(const char *format, ...)
         if (s->on[i])
             printf(" %s", fault_names[i]);
     printf("\nreplay with: %s --place %s --seed 0x%" PRIx64, owner_program, s->place->name, s->seed);
+    if (faults_list != NULL)
+        printf(" --faults %s", faults_list);
+    if (more_list != NULL)
+        printf(" --more %s", more_list);
     if (fatal.at > 0)
         printf(" --kills %" PRIu64, fatal.at);
     printf(" --trace\n");
@@ -1610,9 +1615,12 @@ int main(int argc, char **argv)
             place_wanted = &place_etcd;
         else if (strcmp(argv[i - 1], "--place") == 0 && strcmp(value, "store") == 0)
             place_wanted = &place_store;
-        else if ((strcmp(argv[i - 1], "--faults") != 0 && strcmp(argv[i - 1], "--more") != 0) || !take_faults(value))
+        else if (strcmp(argv[i - 1], "--faults") == 0 && take_faults(value))
+            faults_list = value, faults_given = true;
+        else if (strcmp(argv[i - 1], "--more") == 0 && take_faults(value))
+            more_list = value;
+        else
             return usage();
-        faults_given |= strcmp(argv[i - 1], "--faults") == 0;
     }
     if (limit > 0 && !given)
         seed = sim_fresh_seed();
