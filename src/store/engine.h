@@ -63,7 +63,7 @@
 #define MU_ENGINE_SECRET_BYTES 16
 #define MU_ENGINE_SHOWN "waiting/"      /* the key of a job that the other jobs may read ... */
 #define MU_ENGINE_SHOWN_MAX 4096        /* ... if its value has no more bytes */
-#define MU_ENGINE_OUTSIDERS "job/stock" /* the engine's own key: somebody waits for the document */
+#define MU_ENGINE_OUTSIDERS "job/stock" /* the engine's own key, no TXN changes it: somebody waits for the document */
 #define MU_ENGINE_TTL_MIN_MS 100
 #define MU_ENGINE_TTL_MAX_MS (24u * 3600 * 1000)
 

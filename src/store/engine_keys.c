@@ -688,6 +688,21 @@ static enum mu_engine_code check_txn(struct mu_engine *e, const struct mu_engine
     return code != MU_ENGINE_OK ? code : check_branch(e, (struct branch){ txn->otherwise, txn->otherwise_count });
 }
 
+/* What is the engine's own would be changed by somebody else. */
+static bool takes_own(struct mu_engine_job *job, struct branch branch)
+{
+    const struct mu_slice own = mu_slice_str(MU_ENGINE_OUTSIDERS);
+
+    for (size_t i = 0; i < branch.count; i++) {
+        const struct mu_engine_op *op = &branch.ops[i];
+
+        if (mu_slice_equal(op->key, own) ||
+            (op->kind == MU_ENGINE_DELETE_PREFIX && begins_with(own, op->key) && find_first(job, own, false) != NULL))
+            return true;
+    }
+    return false;
+}
+
 static bool holds(struct mu_engine_job *job, const struct mu_engine_compare *compare)
 {
     const struct mu_engine_item *item = find_first(job, compare->key, false);
@@ -812,6 +827,9 @@ enum mu_engine_code mu_engine_txn(struct mu_engine *e, struct mu_engine_peer *pe
     code = check_txn(e, txn);
     if (code != MU_ENGINE_OK)
         return code;
+    if (takes_own(peer->job, (struct branch){ txn->then, txn->then_count }) ||
+        takes_own(peer->job, (struct branch){ txn->otherwise, txn->otherwise_count }))
+        return MU_ENGINE_INVALID;
     for (size_t i = 0; i < txn->compares_count; i++)
         held = held && holds(peer->job, &txn->compares[i]);
     code = apply(e, peer->job,

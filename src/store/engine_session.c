@@ -67,7 +67,7 @@ static const char *refusal(const struct mu_engine *engine, enum mu_engine_code c
     case MU_ENGINE_OK:
         return "";
     case MU_ENGINE_INVALID:
-        return "a length or number is beyond its limit, or a key stands twice in a transaction";
+        return "a length or number is beyond its limit, or a key stands twice in a transaction, or is the store's own";
     case MU_ENGINE_NOT_FOUND:
         return "this job has no such lease";
     case MU_ENGINE_DENIED:

@@ -304,6 +304,56 @@ def test_with_a_node_without_the_engine_all_go_on_in_a_document(scene, start):
     assert [agent.end() for agent in agents] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("newcomers", [1, 2])
+def test_who_comes_first_to_a_store_that_was_restarted_gives_way_to_those_who_had_moved(scene, serve, newcomers):
+    """The store is empty then, and its engine takes who comes. Two newcomers have begun a world of their own there."""
+    server = serve()
+    options = ("--nnodes=2:5", "--max-restarts=3")
+    confs = (ENGINE, ENGINE, ENGINE.replace("engine=on", "engine=off"))
+    agents = [scene.node(server.endpoint, "-v", *options, conf=conf) for conf in confs]
+    workers = scene.world(3)
+    workers[0].fail()
+    workers = scene.world(3, without=workers)
+    for agent in agents:
+        os.kill(agent.agent, signal.SIGSTOP)
+    server.stop()
+    serve("--port", str(server.port))
+    late = [scene.node(server.endpoint, "-v", *options, conf=ENGINE) for _ in range(newcomers)]
+    for agent in late:
+        agent.said("using muster's engine at")
+    if newcomers == 1:
+        late[0].said("waiting for rendezvous 'job'")
+    else:
+        until(lambda: len(scene.alive()) == 3 + newcomers, LIMIT)
+        workers = scene.alive()
+    for agent in agents:
+        os.kill(agent.agent, signal.SIGCONT)
+    for agent in late:
+        agent.said("meeting in a document")
+    last = scene.world(3 + newcomers, without=workers)
+    assert one(last, "TORCHELASTIC_RESTART_COUNT") == "1"
+    end_all(last)
+    assert [agent.end() for agent in (*agents, *late)] == [0] * (3 + newcomers)
+
+
+@pytest.mark.parametrize("nodes_min", [1, 3])
+def test_a_host_that_is_back_gives_way_to_those_who_had_moved(scene, nodes_min):
+    """Its store is empty, and it is the first in the engine; alone it may begin a world of its own there."""
+    options = (f"--nnodes={nodes_min}:3", "--max-restarts=3")
+    host, guests, endpoint = host_and_guests(scene, 1, *options)
+    guests.append(scene.node(endpoint, "-v", *options, conf=ENGINE.replace("engine=on", "engine=off")))
+    workers = scene.world(3)
+    workers[0].fail()
+    workers = scene.world(3, without=workers)
+    kill_agent(host)
+    again = scene.node(endpoint, "-v", *options, conf=ENGINE)
+    again.said("meeting in a document")
+    last = scene.world(3, without=workers)
+    assert one(last, "TORCHELASTIC_RESTART_COUNT") == "1"
+    end_all(last)
+    assert [agent.end() for agent in (*guests, again)] == [0, 0, 0]
+
+
 def test_a_node_without_the_engine_is_a_spare_where_there_is_no_place(scene, start):
     agents = start(2, "--nnodes=2")
     workers = scene.world(2)

@@ -115,6 +115,26 @@ void check_key_gone(const struct key *key)
     node->gone_incarnation = s->incarnation;
 }
 
+static bool says_in(const struct mu_fold_record *record, uint64_t world)
+{
+    return record->joining != (record->world == world);
+}
+
+/* By its newest record it is not in the document's world: the leader may see that, also if another record follows. */
+static void note_out(uint64_t id)
+{
+    const struct key *doc = etcd_get("job/doc");
+    struct mu_fold_world world = { .id = 0 };
+    struct mu_fold_record record;
+    struct node *node = node_by_id(id);
+
+    if (node == NULL || doc == NULL || mu_fold_world_read(mu_buf_slice(&doc->value), &world, NULL) < 0 ||
+        !find_record(id, &record))
+        return;
+    if (!says_in(&record, world.id))
+        node->out_of = world.id;
+}
+
 /* Whether nothing in etcd has ever said that it is not in this world. */
 static bool is_surely_in(const struct node *node, uint64_t world, int64_t since)
 {
@@ -125,6 +145,8 @@ static bool is_surely_in(const struct node *node, uint64_t world, int64_t since)
         return false;
     if (node->report.end == MU_PART_END_DONE) /* none of its workers is there any more */
         return false;
+    if (node->out_of == world)
+        return false;
     if (known == NULL || known->forgotten ||
         known->incarnation != s->incarnation) /* what was said before etcd forgot it counts, too */
         return false;
@@ -133,7 +155,7 @@ static bool is_surely_in(const struct node *node, uint64_t world, int64_t since)
     /* The leader may have folded what it saw before the record went, and learn of that only later. */
     if (node->gone_us != 0 && node->gone_us + 2 * s->lease_ms * MS > known->born_us)
         return false;
-    return record.joining != (record.world == world);
+    return says_in(&record, world);
 }
 
 /* ---- What a round costs ---- */
@@ -179,7 +201,7 @@ static bool is_plain(void)
     for (size_t i = 0; i < sizeof disturbing / sizeof disturbing[0]; i++)
         if (s->on[disturbing[i]])
             return false;
-    return true;
+    return !s->on_after_move; /* who has moved is missing at the next store */
 }
 
 /* Whether its loss may have ended the round that a worker's failure ended first. Who begins to lead later knows less:
@@ -352,6 +374,7 @@ void check_put(const struct key *before, const struct key *key)
 {
     struct mu_fold_world world = { .id = 0 };
     struct world *known;
+    uint64_t id;
 
     if (s->scribbles)
         return;
@@ -363,6 +386,8 @@ void check_put(const struct key *before, const struct key *key)
         s->led_us = s->now_us;
     note_end(key);
     note_done(key);
+    if (strncmp(key->name, "nodes/", 6) == 0 && mu_fold_id_parse(mu_slice(key->name + 6, 16), &id))
+        note_out(id);
     if (strcmp(key->name, "job/doc") != 0)
         return;
     SIM_EXPECT(key->value.len <= MU_FOLD_SMALL_MAX, "a document of %zu bytes", key->value.len);
@@ -382,6 +407,8 @@ void check_put(const struct key *before, const struct key *key)
         SIM_EXPECT(before == NULL, "an old world over a newer one");
         SIM_EXPECT(known->round == world.round && known->count == (size_t)world.nodes, "a world was changed");
     }
+    for (size_t i = 0; i < known->count; i++)
+        note_out(known->members[i]);
 }
 
 /* Workers are counted by the ranks of their nodes, and those of a role for themselves. */

@@ -1,12 +1,13 @@
 /* The rendezvous of the fold machine in a storm: what the parts of the simulator share. One process, one thread,
  * virtual time, one seed.
  *
- *   sim_fold.c    what the seed decides, the nodes, the storm, the calm, the command line
- *   fold_owner.c  muster-sim-fold: what a node is asked for, as the seed says
- *   fold_agent.c  muster-sim-fold-job: by the program's own agent, with workers (fold_job.h)
- *   fold_etcd.c   etcd: revisions, transactions, leases, watches, compaction; how it fails
- *   fold_store.c  a muster store's engine and its clients, the real ones; connections, and how they fail
- *   fold_check.c  what must hold */
+ *   sim_fold.c      what the seed decides, the nodes, the storm, the calm, the command line
+ *   fold_owner.c    muster-sim-fold: what a node is asked for, as the seed says
+ *   fold_agent.c    muster-sim-fold-job: by the program's own agent, with workers (fold_job.h)
+ *   fold_etcd.c     etcd: revisions, transactions, leases, watches, compaction; how it fails
+ *   fold_store.c    a muster store's engine and its clients, the real ones; connections, and how they fail
+ *   fold_outside.c  those who meet in a document of that store
+ *   fold_check.c    what must hold */
 #ifndef FOLD_SIM_H
 #define FOLD_SIM_H
 
@@ -58,7 +59,7 @@ enum {
     X(STAND, "server_pause")     /* the server stands still; then everything that waited arrives at once */            \
     X(EPOCH, "epoch")            /* the server dies, and another one answers there */                                  \
     X(TWO, "two_servers")        /* ... while some still reach the old one */                                          \
-    X(STOCK, "stock")            /* PyTorch nodes come and wait for the document; some go again */                     \
+    X(STOCK, "stock")            /* PyTorch nodes come and wait for the document; some go; all may meet in it then */  \
     X(HOSTED, "hosted")          /* a node hosts the store, which goes with it; another node hosts an empty one then */
 
 enum fault {
@@ -91,7 +92,9 @@ struct watch {
 enum { OWNER_IDLE, OWNER_JOINING, OWNER_RUNNING, OWNER_STOPPING, OWNER_LEAVING, OWNER_ENDED };
 
 struct client; /* fold_store.c */
+struct server; /* the same */
 struct agent;  /* fold_agent.c */
+struct mu_engine;
 
 struct node {
     unsigned index;
@@ -124,6 +127,7 @@ struct node {
     int64_t gone_rev; /* when its last record went */
     unsigned gone_incarnation;
     uint64_t gone_from; /* the world that it had left by then, as that record said; 0: none */
+    uint64_t out_of;    /* the newest world in the document that a record of it, then its newest, was not in */
     /* Its workers. */
     int64_t size;
     char role[8];
@@ -179,7 +183,8 @@ struct sim {
     struct mu_rng stock;
     const struct place *place;
     bool on[FAULTS_COUNT];
-    bool moved; /* the job has, to a document */
+    bool moved;         /* the job has, to a document, and the rest is not simulated */
+    bool on_after_move; /* it is: stores are lost, and their documents with them */
     bool tracing, calm, crowd;
     bool over;        /* nothing happens any more */
     uint64_t calm_us; /* since when; 0: it is not */
@@ -268,10 +273,25 @@ void etcd_each(const char *prefix, void (*fn)(const struct key *key, void *ctx),
 /* fold_store.c */
 void store_break(struct node *node, uint64_t refused_us); /* its connection, and for so long there is no other */
 void store_split(uint64_t split_us);                      /* a new server, while some still reach the old one */
-void store_stock_comes(bool old);                         /* one more waits for the document ... */
-void store_stock_goes(void);                              /* ... or one fewer */
-bool store_has_stock(void);
-void store_hosted_by(const char *text); /* the one that is there, or is about to be */
+void store_hosted_by(const char *text);                   /* the one that is there, or is about to be */
+bool store_answers(const struct server *server);
+struct server *store_at_endpoint(void);                /* NULL: none answers */
+struct server *store_of(const struct node *node);      /* that it reaches; NULL: none */
+struct mu_engine *store_engine(struct server *server); /* for outsiders, who say when they have ... */
+void store_changed(struct server *server);             /* ... changed something in it */
+bool store_has_moved(void);                            /* the job has, to a document of the store that is there now */
+
+/* fold_outside.c */
+void outside_reset(void);
+void outside_stock_comes(bool old);                                      /* a PyTorch node */
+void outside_stock_goes(void);                                           /* one that waits */
+bool outside_has_stock(void);                                            /* that waits */
+void outside_node_comes(const struct node *node, struct server *server); /* it has moved, as that one said */
+void outside_node_dies(const struct node *node);                         /* that had moved */
+void outside_one_dies(void);                                             /* or none */
+void outside_look(struct server *server);                                /* whether they still have to wait */
+void outside_server_ends(struct server *server);
+size_t outside_waiting(void); /* so many are not in a document */
 
 /* fold_check.c */
 void check_joined(struct node *node);

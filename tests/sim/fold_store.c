@@ -54,8 +54,7 @@ struct server {
     struct mu_engine_host host;
     struct mu_budget budget, transit;
     struct mu_service service; /* for documents */
-    unsigned outsiders, old;   /* that wait for one; of an old protocol */
-    uint64_t job;              /* ... of this job */
+    bool moved;                /* the job has, to one */
     bool stands;               /* still */
     uint64_t stands_since_us, stood_us;
     uint64_t began_ms, due_us;
@@ -173,7 +172,7 @@ static void check_judged(const struct server *server, const struct key *key, con
                "node %u lost its connection %" PRIu64 " us ago, and its lease has ended", node->index, silent_us);
 }
 
-static void see_change(const struct server *server, const struct mu_engine_change *change, bool is_old)
+static void see_change(struct server *server, const struct mu_engine_change *change, bool is_old)
 {
     struct key *key = etcd_find(change->kv.key), before = { .mod = 0 };
 
@@ -208,6 +207,8 @@ static void see_change(const struct server *server, const struct mu_engine_chang
     SIM_EXPECT(key->create == change->kv.create, "%s was created twice", key->name);
     sim_trace("store %" PRId64 ": put %s lease %" PRIx64 " %.*s", s->revision & 0xffffff, key->name,
               (uint64_t)key->lease, (int)(key->value.len < 120 ? key->value.len : 120), key->value.data);
+    server->moved |= strcmp(key->name, "job/moved") == 0;
+    SIM_EXPECT(!server->moved || strcmp(key->name, "job/doc") != 0, "a round begins where the job has moved away");
     check_put(before.mod == 0 ? NULL : &before, key);
     if (s->scribbles && before.mod != 0 && !is_old)
         check_key_gone(&before);
@@ -327,6 +328,7 @@ static void send_bytes(struct pipe *pipe, struct mu_slice bytes)
 /* ---- Servers ---- */
 
 static void on_due(void *arg);
+static void plan_turn(struct server *server);
 
 static struct link *link_of(struct mu_engine_session *session)
 {
@@ -394,6 +396,7 @@ static void turn(struct server *server, uint64_t began_ms)
         if (!link->lossy)
             put_segment(&link->to_client, NULL, 0, true, latency_us());
     }
+    outside_look(server);
     server->began_ms = now_ms();
     if (mu_engine_deadline_ms(server->host.engine) == UINT64_MAX) {
         server->due_us = UINT64_MAX;
@@ -478,6 +481,8 @@ static void end_server(struct server *server, bool loud)
         return;
     if (!server->stands && !s->over)
         turn(server, server->began_ms); /* what was answered is seen */
+    if (!s->over)
+        outside_server_ends(server);
     server->alive = false;
     for (struct link *link = links; link != NULL; link = link->next) {
         if (link->server != server)
@@ -533,33 +538,32 @@ static void begin_epoch(uint64_t split_us)
     sim_at(s->now_us + split_us, on_old_gone, old);
 }
 
-void store_stock_comes(bool old)
-{
-    struct mu_slice job = mu_slice_str("job");
+/* ---- For those who meet in a document ---- */
 
-    if (!current->alive || current->stands || mu_engine_place_of(current->host.engine, job) != MU_ENGINE_PLACE_HERE ||
-        (current->job = mu_engine_wait(current->host.engine, job, old)) == 0)
-        return;
-    sim_trace("store: a PyTorch node comes");
-    current->outsiders++;
-    current->old += old;
-    plan_turn(current);
+bool store_answers(const struct server *server)
+{
+    return server->alive && server->up && !server->stands;
 }
 
-bool store_has_stock(void)
+struct server *store_at_endpoint(void)
 {
-    return current->alive && !current->stands && current->outsiders > 0;
+    return store_answers(current) ? current : NULL;
 }
 
-void store_stock_goes(void)
+struct mu_engine *store_engine(struct server *server)
 {
-    if (!current->alive || current->stands || current->outsiders == 0)
-        return;
-    sim_trace("store: a PyTorch node goes");
-    current->outsiders--;
-    mu_engine_wait_over(current->host.engine, mu_slice_str("job"), current->job, current->old > current->outsiders);
-    current->old -= current->old > current->outsiders;
-    plan_turn(current);
+    return server->host.engine;
+}
+
+void store_changed(struct server *server)
+{
+    server->moved |= mu_engine_place_of(server->host.engine, mu_slice_str("job")) == MU_ENGINE_PLACE_MOVED;
+    plan_turn(server);
+}
+
+bool store_has_moved(void)
+{
+    return current->moved;
 }
 
 static void store_stand(bool still)
@@ -969,6 +973,13 @@ static void store_node_leaves(struct node *node)
         hang_up(node);
 }
 
+struct server *store_of(const struct node *node)
+{
+    struct server *old = node->client->old;
+
+    return old != NULL && store_answers(old) ? old : store_at_endpoint();
+}
+
 /* Its process dies, which the server sees; or its host, and nothing is seen. */
 static void store_node_gone(struct node *node)
 {
@@ -1025,7 +1036,7 @@ static void store_scribble(const char *name, const char *value)
 {
     struct mu_engine_op put = { .kind = MU_ENGINE_PUT, .key = mu_slice_str(name), .value = mu_slice_str(value) };
 
-    if (current->stands)
+    if (current->stands || current->moved || strcmp(name, MU_ENGINE_OUTSIDERS) == 0) /* it would be refused */
         return;
     turn(current, current->began_ms);
     s->scribbles = true;
@@ -1038,6 +1049,7 @@ static void store_reset(void)
 {
     struct server *first = new_server();
 
+    outside_reset();
     first->incarnation = 0;
     show(first);
     current->up = s->up = true;

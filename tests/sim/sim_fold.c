@@ -11,6 +11,7 @@
  *                                                  that one on; the leader dies at it
  *
  *     --faults LIST                                these faults and no others; "none"
+ *     --more LIST                                  these, too
  *     --place etcd|store                           where the nodes meet; else the seed decides
  *
  * A seed decides everything: how many nodes with which limits, which faults exist at all and how often they strike. A
@@ -36,6 +37,7 @@ enum {
 struct sim *s;
 static const struct place *place_wanted; /* NULL: the seed decides */
 static bool faults_given, faults_wanted[FAULTS_COUNT];
+static const char *faults_list, *more_list; /* as they were given; NULL: not at all */
 
 static struct {        /* a leader dies at one of its writes */
     uint64_t at;       /* the number of that write; 0: none */
@@ -93,6 +95,10 @@ _Noreturn void sim_fail(const char *format, ...)
         if (s->on[i])
             printf(" %s", fault_names[i]);
     printf("\nreplay with: %s --place %s --seed 0x%" PRIx64, owner_program, s->place->name, s->seed);
+    if (faults_list != NULL)
+        printf(" --faults %s", faults_list);
+    if (more_list != NULL)
+        printf(" --more %s", more_list);
     if (fatal.at > 0)
         printf(" --kills %" PRIu64, fatal.at);
     printf(" --trace\n");
@@ -291,12 +297,17 @@ static void on_resumed(void *arg)
 static void on_moved(void *arg)
 {
     struct node *node = arg;
+    struct server *server = NULL;
 
     if (!node->alive)
         return;
     SIM_EXPECT(mu_fold_world(node->fold) == NULL, "node %u is in a world after the job has moved", node->index);
     SIM_EXPECT(mu_fold_deadline_ms(node->fold) == UINT64_MAX, "node %u goes on after the job has moved", node->index);
+    if (s->on_after_move)
+        server = store_of(node);
     node_exits(node);
+    if (s->on_after_move)
+        outside_node_comes(node, server);
 }
 
 static const struct muster_error away = { .code = MUSTER_ECONNECT, .text = "etcd is away" };
@@ -527,6 +538,7 @@ static void kill_host(uint64_t back_us)
     s->host = NULL;
     if (s->up)
         s->place->down(true);
+    outside_node_dies(host);
     if (host->alive) /* else it has waited for the others to go */
         (void)kill_node(host);
     sim_at(s->now_us + back_us, on_host_back, NULL);
@@ -737,7 +749,7 @@ static void storm(void *arg)
 
 static void see_move(void)
 {
-    if (s->moved || etcd_get("job/moved") == NULL)
+    if (s->moved || s->on_after_move || etcd_get("job/moved") == NULL)
         return;
     sim_trace("the job has moved");
     s->moved = s->calm = true;
@@ -1052,10 +1064,87 @@ static void on_stock(void *arg)
     if (s->over || s->calm)
         return;
     if (mu_rng_below(&s->stock, 100) < 60)
-        store_stock_comes(mu_rng_below(&s->stock, 100) < 20);
+        outside_stock_comes(mu_rng_below(&s->stock, 100) < 20);
     else
-        store_stock_goes();
+        outside_stock_goes();
     sim_at(s->now_us + mu_rng_below(&s->stock, 4 * s->lease_ms * MS), on_stock, NULL);
+}
+
+static void newcomer(uint64_t in_us)
+{
+    struct mu_rdzv_settings settings = pick_settings();
+
+    if (count_alive() < s->slots && s->nodes_count < NODES_MAX / 2)
+        (void)new_node(&settings, in_us);
+}
+
+/* The store is lost, also if nobody is in its engine any more. Newcomers may be the first at the next one. */
+static void lose_store(void)
+{
+    uint64_t back_us = mu_rng_below(&s->stock, 2 * s->lease_ms * MS);
+
+    if (!s->up)
+        return;
+    if (s->host != NULL) {
+        kill_host(back_us);
+    } else if (s->on[F_EPOCH] || s->on[F_WIPE]) {
+        s->place->down(true);
+        sim_at(s->now_us + back_us, on_etcd_back, NULL);
+    }
+    for (uint64_t i = mu_rng_below(&s->stock, s->slots + 1); i > 0; i--)
+        newcomer(mu_rng_below(&s->stock, 100 * MS));
+}
+
+/* What happens to a job that goes on in documents, and may lose them. */
+static void after_move(void *arg)
+{
+    unsigned act = (unsigned)mu_rng_below(&s->stock, 100);
+
+    (void)arg;
+    if (s->over || s->calm)
+        return;
+    if (act < 40)
+        newcomer(0);
+    else if (act < 50)
+        outside_one_dies();
+    else if (act < 80)
+        lose_store();
+    sim_at(s->now_us + mu_rng_below(&s->stock, 2 * s->lease_ms * MS), after_move, NULL);
+}
+
+/* NULL: all meet in one place, in the engine or in a document. Else what is missing. */
+static const char *is_together(void)
+{
+    const struct key *key = etcd_get("job/doc");
+    struct mu_fold_world doc = { .id = 0 };
+
+    if (store_has_moved()) {
+        for (unsigned i = 0; i < s->nodes_count; i++)
+            if (s->nodes[i].alive && s->nodes[i].owner != OWNER_ENDED)
+                return "a node has not heard that the job has moved";
+        return outside_waiting() > 0 ? "somebody waits for a document that is there" : NULL;
+    }
+    if (s->closed_ever)
+        return NULL;
+    if (outside_waiting() == 0)
+        return is_settled();
+    if (key == NULL || mu_fold_world_read(mu_buf_slice(&key->value), &doc, NULL) < 0)
+        return "there is neither a round nor a document";
+    if (doc.nodes < base.nodes_max && !s->on[F_LIMITS])
+        return "somebody waits for a document, and there is a place";
+    return is_settled();
+}
+
+static void meet_anywhere(void)
+{
+    uint64_t held_us = s->keeps_names ? MU_SLOWDOWN_HOLD_MAX_MS * MS : 0; /* as in settle() */
+    uint64_t until_us = s->now_us + 400 * SECOND + held_us;
+    const char *missing;
+
+    while ((missing = is_together()) != NULL) {
+        SIM_EXPECT(s->now_us < until_us, "after 400 s of calm: %s", missing);
+        run_until(s->now_us + 250 * MS);
+    }
 }
 
 /* ---- A seed ---- */
@@ -1071,7 +1160,7 @@ static void clean_up(void)
         s->up = false;
         s->over = true;
         item = pop();
-        if (item.fn != tick && item.fn != storm && item.fn != renew && item.fn != on_stock)
+        if (item.fn != tick && item.fn != storm && item.fn != renew && item.fn != on_stock && item.fn != after_move)
             item.fn(item.arg);
     }
     for (size_t i = 0; i < s->worlds_count; i++)
@@ -1115,10 +1204,16 @@ static void check_moved(void)
                    "node %u has not heard that the job has moved", i);
 }
 
+/* With all that is in them. */
+static bool stores_are_lost(void)
+{
+    return s->on[F_HOSTED] || s->on[F_TWO] || s->on[F_EPOCH] || s->on[F_WIPE];
+}
+
 static void run_seed(uint64_t seed)
 {
     struct mu_rng hosts = mu_rng_seeded(seed ^ 0x686f737473), windows = mu_rng_seeded(seed ^ 0x77696e646f77),
-                  named = mu_rng_seeded(seed ^ 0x6e616d6573);
+                  named = mu_rng_seeded(seed ^ 0x6e616d6573), moves = mu_rng_seeded(seed ^ 0x6c6f7339);
     unsigned percent;
 
     begin(seed);
@@ -1142,9 +1237,11 @@ static void run_seed(uint64_t seed)
         s->on[F_HOSTED] = faults_given ? faults_wanted[F_HOSTED] : mu_rng_below(&hosts, 100) < 25;
     s->stock = mu_rng_seeded(seed ^ 0x73746f636b);
     if (s->place == &place_store)
-        s->on[F_STOCK] = faults_given ? faults_wanted[F_STOCK]
-                                      : mu_rng_below(&s->stock, 100) < 25 && !s->on[F_HOSTED] && !s->on[F_TWO] &&
-                                            !s->on[F_EPOCH] && !s->on[F_WIPE];
+        s->on[F_STOCK] =
+            faults_given ? faults_wanted[F_STOCK] : mu_rng_below(stores_are_lost() ? &moves : &s->stock, 100) < 25;
+    for (int i = 0; i < FAULTS_COUNT; i++)
+        s->on[i] |= faults_wanted[i] && (i <= F_STRANGER || s->place == &place_store);
+    s->on_after_move = s->on[F_STOCK] && stores_are_lost();
     owner_begin();
     base = MU_RDZV_SETTINGS_DEFAULT;
     base.nodes_max = 1 + (int64_t)below(8);
@@ -1166,6 +1263,8 @@ static void run_seed(uint64_t seed)
     sim_at(s->now_us + below(2 * SECOND), storm, NULL);
     if (s->on[F_STOCK])
         sim_at(s->now_us + mu_rng_below(&s->stock, 10 * SECOND), on_stock, NULL);
+    if (s->on_after_move)
+        sim_at(s->now_us + mu_rng_below(&s->stock, 10 * SECOND), after_move, NULL);
     run_until(s->now_us + below(20 * s->lease_ms) * MS);
     sim_trace("calm");
     s->calm = true;
@@ -1177,13 +1276,15 @@ static void run_seed(uint64_t seed)
         on_host_back(NULL);
     if (!s->up)
         s->place->up();
-    if (s->on[F_STOCK]) {
-        while (!s->moved && store_has_stock())
-            store_stock_goes();
-        see_move();
-    }
-    if (s->moved) {
+    if (s->on[F_STOCK] && (!s->on_after_move || mu_rng_below(&s->stock, 2) == 0))
+        while (!s->moved && outside_has_stock())
+            outside_stock_goes();
+    see_move();
+    if (s->moved)
         check_moved();
+    else if (s->on_after_move)
+        meet_anywhere();
+    if (s->moved || (s->on_after_move && (store_has_moved() || outside_waiting() > 0))) {
         clean_up();
         return;
     }
@@ -1203,7 +1304,7 @@ static int usage(void)
 {
     (void)fprintf(stderr,
                   "usage: %s [--seed N] [--seeds N] [--time SECONDS] [--crowd N,N...] [--kills FIRST] "
-                  "[--faults LIST] [--more stranger] [--place etcd|store] [--trace]\n",
+                  "[--faults LIST] [--more LIST] [--place etcd|store] [--trace]\n",
                   owner_program);
     return 2;
 }
@@ -1514,9 +1615,12 @@ int main(int argc, char **argv)
             place_wanted = &place_etcd;
         else if (strcmp(argv[i - 1], "--place") == 0 && strcmp(value, "store") == 0)
             place_wanted = &place_store;
-        else if ((strcmp(argv[i - 1], "--faults") != 0 && strcmp(argv[i - 1], "--more") != 0) || !take_faults(value))
+        else if (strcmp(argv[i - 1], "--faults") == 0 && take_faults(value))
+            faults_list = value, faults_given = true;
+        else if (strcmp(argv[i - 1], "--more") == 0 && take_faults(value))
+            more_list = value;
+        else
             return usage();
-        faults_given |= strcmp(argv[i - 1], "--faults") == 0;
     }
     if (limit > 0 && !given)
         seed = sim_fresh_seed();

@@ -337,6 +337,25 @@ static void compares_choose_the_branch(void **state)
     }
 }
 
+/* Who waits for a document would not be seen any more. */
+static void the_engines_own_key_is_nobody_elses(void **state)
+{
+    struct scene *s = *state;
+    struct mu_engine_op gone = delete_op(MU_ENGINE_OUTSIDERS, false), all = delete_op("job/", true), forged;
+    bool held;
+
+    forged = put_op(MU_ENGINE_OUTSIDERS, "{}", 0);
+    assert_int_equal(do_ops(s, 0, &forged, 1), MU_ENGINE_INVALID);
+    assert_int_equal(do_ops(s, 0, &all, 1), MU_ENGINE_OK); /* it is not there */
+    assert_int_not_equal(mu_engine_wait(s->engine, mu_slice_str("j"), false), 0);
+    assert_int_equal(do_ops(s, 0, &forged, 1), MU_ENGINE_INVALID);
+    assert_int_equal(do_ops(s, 0, &gone, 1), MU_ENGINE_INVALID);
+    assert_int_equal(do_ops(s, 0, &all, 1), MU_ENGINE_INVALID);
+    assert_int_equal(transact(s, 0, (struct mu_engine_txn){ .otherwise = &gone, .otherwise_count = 1 }, &held),
+                     MU_ENGINE_INVALID);
+    assert_non_null(strstr(keys(s, 0, "job/"), "job/stock={\"v\":2,\"old\":0}"));
+}
+
 static void what_cannot_be_is_refused_and_changes_nothing(void **state)
 {
     static char long_key[MU_ENGINE_KEY_MAX + 2], long_value[MU_ENGINE_VALUE_MAX + 2];
@@ -1421,6 +1440,7 @@ int main(void)
         CASE(a_transaction_that_changes_nothing_makes_no_revision),
         CASE(compares_choose_the_branch),
         CASE(what_cannot_be_is_refused_and_changes_nothing),
+        CASE(the_engines_own_key_is_nobody_elses),
         CASE(what_gives_a_job_up_stands_alone_and_once),
         CASE(a_full_budget_refuses_the_whole_transaction),
         CASE(the_engine_takes_half_of_the_budget_and_no_more),

@@ -262,6 +262,24 @@ static void a_job_that_ends_leaves_a_closed_document(void **state)
     assert_string_equal(asked(s, MU_FOLD_ON_CLOSE), "write [ job/closed absent] job/closed document(8, 2.x, closed)");
 }
 
+/* The store had no room for the closed document, so the PyTorch node still waits when all have left. */
+static void a_job_that_has_ended_does_not_move(void **state)
+{
+    struct scene *s = *state;
+
+    lead_round(s);
+    (void)stock_comes(s);
+    (void)news_are_there(s, 7, 31, NULL, 0, 1);
+    (void)asked(s, MU_FOLD_ON_CLOSE);
+    (void)wrote(s, true, 32);
+    add_closed(s);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "closed");
+    add_record(s, ME, 21, 3, true, 7);
+    add_record(s, OTHER, 7, 3, true, 7);
+    hear_records(s, "yield");
+    assert_null(strstr(s->trace, "yield"));
+}
+
 static void who_joins_is_asked_nothing_more_when_the_job_has_moved(void **state)
 {
     struct scene *s = *state;
@@ -315,6 +333,7 @@ int main(void)
         DOCUMENTS_TEST(a_move_that_is_refused_is_no_end),
         DOCUMENTS_TEST(where_there_are_no_documents_no_job_moves),
         DOCUMENTS_TEST(a_job_that_ends_leaves_a_closed_document),
+        DOCUMENTS_TEST(a_job_that_has_ended_does_not_move),
         DOCUMENTS_TEST(who_joins_is_asked_nothing_more_when_the_job_has_moved),
         DOCUMENTS_TEST(a_member_is_removed_when_the_job_has_moved),
         DOCUMENTS_TEST(the_store_may_say_at_once_that_the_job_has_moved),
