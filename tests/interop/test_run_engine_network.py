@@ -109,6 +109,26 @@ def test_half_of_the_nodes_cut_off_for_a_while_are_not_lost(job, nets):
         assert "lost" not in node.err
 
 
+def test_a_leader_that_was_cut_off_with_half_of_the_nodes_goes_on_as_soon_as_it_is_back(job, nets):
+    """Its worker fails meanwhile. It gives up the lease, which the store keeps for as long as it suspects the network."""
+    nodes, cut = begin(job, nets, "bbaa", "--nnodes=4", "--max-restarts=1")
+    first = job.world(nodes)
+    failing, = job.of(cut[:1])
+    for which in "ab":
+        nets.lose(which, "drop")
+    failing.fail()
+    for node in cut:
+        node.said("does not answer")
+    nets.heal()
+    began = time.monotonic()
+    second = job.world(nodes, without=first)
+    assert time.monotonic() - began < SLACK
+    assert restarts(second) == 1
+    job.succeed(nodes, second)
+    for node in nodes:
+        assert node.why() == [f"{failure(failing)}; restarting with 4 nodes, restart 1 of 1"]
+
+
 def test_half_of_the_nodes_cut_off_for_longer_are_lost_and_come_back(job, nets):
     nodes, cut = begin(job, nets, "aabb", "--nnodes=2:4", "--max-restarts=0")
     left, first, began = without(nodes, cut), job.world(nodes), time.monotonic()
