@@ -38,9 +38,9 @@ class Node(run_nodes.MusterNode):
 
 
 class Job(run_nodes.Job):
-    """With an actor on each node, at a store that belongs to no node."""
+    """With an actor on each node, at a store that belongs to no node, unless there is an endpoint for one to host it."""
 
-    def __init__(self, directory, host="127.0.0.1", inside=(), environment=None):
+    def __init__(self, directory, host="127.0.0.1", inside=(), environment=None, endpoint=None):
         """`inside`: what stands in front of the store's command."""
         harness.need_program()
         directory.mkdir(parents=True)
@@ -48,6 +48,11 @@ class Job(run_nodes.Job):
         self.nodes, self._store = [], None
         self.environment = harness.quiet_environment({run_nodes.MARK: f"{self.run_id}.", "TMPDIR": str(directory)})
         self.actors = run_nodes.Actors(self)
+        self.store, self.endpoint = None, endpoint
+        if endpoint is None:
+            self._start_store(host, inside, environment)
+
+    def _start_store(self, host, inside, environment):
         command = [*inside, harness.program(), "store", "--host", host, "--port", "0"]
         self.store = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                                       env=harness.quiet_environment(environment))
@@ -91,8 +96,9 @@ class Job(run_nodes.Job):
 
     def end(self):
         super().end()
-        self.store.terminate()
-        assert harness.stop(self.store) == 0
+        if self.store is not None:
+            self.store.terminate()
+            assert harness.stop(self.store) == 0
 
 
 def parent(worker):

@@ -10,6 +10,7 @@ import pytest
 import harness
 import namespaces
 from engine_jobs import LEASE, LIMIT, Job, failure, restarts, without
+from rdzv_nodes import until
 
 PATIENT = "keep_alive_interval=2,keep_alive_max_attempt=3"
 PATIENT_LEASE = 6   # seconds, with that
@@ -84,6 +85,29 @@ def test_a_node_that_is_cut_off_is_lost_and_comes_back(job, nets, deaf, places):
         *_, lost, joins = node.why()
         assert re.fullmatch(rf"lost {re.escape(cut.name)}{HOW}; restarting with 2 nodes, no restart charged", lost)
         assert joins == f"{cut.name} joins; restarting with 3 nodes, no restart charged"
+
+
+def test_a_node_that_is_cut_off_from_the_member_that_hosts_the_store_comes_back(nets, tmp_path):
+    """To it the host is lost, and to the others it is: it stops its workers, and waits for the store."""
+    job = Job(tmp_path / "job", endpoint="10.201.0.1:29400")  # of the namespace
+    try:
+        nodes, (cut,) = begin(job, nets, "aab", "--nnodes=2:3", "--max-restarts=0")
+        left, first = without(nodes, [cut]), job.world(nodes)
+        for which in "ab":
+            nets.lose(which, "drop")
+        second = job.world(left, without=first)
+        cut.said(f"lost {nodes[0].name}: the store that it hosts does not answer; restarting the group")
+        until(lambda: not job.of([cut]), what="the end of its worker")
+        nets.heal()
+        third = job.world(nodes, without=[*first, *second])
+        assert restarts(second) == restarts(third) == 0
+        job.succeed(nodes, third)
+        for node in left:
+            *_, lost, joins = node.why()
+            assert re.fullmatch(rf"lost {re.escape(cut.name)}{HOW}; restarting with 2 nodes, no restart charged", lost)
+            assert joins == f"{cut.name} joins; restarting with 3 nodes, no restart charged"
+    finally:
+        job.end()
 
 
 def test_half_of_the_nodes_cut_off_for_a_while_are_not_lost(job, nets):
