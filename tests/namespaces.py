@@ -1,5 +1,5 @@
 """Two machines in one: network namespaces `a` and `b` with two wires between them, made and removed by the test that wants
-them. Needs root and iproute2.
+them. Needs root and iproute2, and nftables for lost packets.
 
 On the first wire `a` is 10.201.0.1 and fd00:201::1, `b` ends in 2; on the second it is 10.202.0.1 and 10.202.0.2.
 """
@@ -34,6 +34,14 @@ def missing():
         return "iproute2 is absent"
     probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
     return f"no network namespaces here: {probe.stderr.strip()}" if probe.returncode else ""
+
+
+def missing_nft():
+    """Why no packets can be lost here; empty if they can."""
+    if not shutil.which("nft"):
+        return "nftables is absent"
+    probe = subprocess.run(["unshare", "--net", "nft", "add table inet probe"], capture_output=True, text=True, check=False)
+    return f"no rules of nft here: {probe.stderr.strip()}" if probe.returncode else ""
 
 
 def ip(*words):
@@ -84,6 +92,24 @@ class Namespaces:
         done = subprocess.run([*self.inside(which), PYTHON, "-c", TRY, host, str(port)], capture_output=True, text=True,
                               timeout=LIMIT, check=True)
         return done.stdout.strip()
+
+    def lose(self, which, rule):
+        """What comes to it by a wire is subject to this rule of nft: `drop` it, or some of it."""
+        rules = f"""
+            table inet loss
+            delete table inet loss
+            table inet loss {{
+                chain arriving {{
+                    type filter hook input priority 0
+                    iifname != "lo" {rule}
+                }}
+            }}
+        """
+        subprocess.run([*self.inside(which), "nft", "-f", "-"], input=rules, text=True, timeout=LIMIT, check=True)
+
+    def heal(self):
+        for which in self.names:
+            subprocess.run([*self.inside(which), "nft", "flush", "ruleset"], timeout=LIMIT, check=True)
 
     def remove(self):
         for directory in self._etc:

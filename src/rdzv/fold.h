@@ -20,7 +20,8 @@
  *
  * **One writer.** Each node writes its own record, so no write can fail because of another's. One node, the leader,
  * watches the records and folds them: into the world of a round when it is complete, and the news about it. The leader
- * is the node that created job/folder; the key goes with its lease, and then the next one takes the place. Each of its
+ * is the node that created job/folder; the key goes with its lease, and then the next one takes the place. A node that
+ * finds its own mark there, under a lease that it has given up, takes the place itself. Each of the leader's
  * writes is a transaction that holds only if job/folder is still its own; one of the document also only if that is
  * still the revision that it folded from, and the job is not closed. So there is one chain of worlds, even if a leader
  * was paused or cut off; a lease is never trusted to exclude anybody.

@@ -28,10 +28,14 @@ void mu_fold_compare_key(struct mu_fold *f, enum job_key key)
     mu_fold_compare(f, there ? MU_FOLD_MOD : MU_FOLD_ABSENT, mu_fold_key_names[key], there ? f->seen[key].mod : 0);
 }
 
-/* What is in it is not ours: nobody leads. */
+/* What is in it is not ours: nobody leads. The same if it is of an earlier lease of this node, which has given that one
+ * up, but may not have been able to end it. */
 static bool is_place_empty(const struct mu_fold *f)
 {
-    return f->seen[JOB_LEADER].value == KEY_NONE || f->seen[JOB_LEADER].value == KEY_FOREIGN;
+    const struct key_seen *leader = &f->seen[JOB_LEADER];
+
+    return leader->value == KEY_NONE || leader->value == KEY_FOREIGN ||
+           (leader->value == KEY_OURS && f->leader == f->id && leader->lease != f->lease);
 }
 
 void mu_fold_send(struct mu_fold *f, enum written what)

@@ -1,11 +1,14 @@
 """Clocks that are an hour apart, and members that say nothing for a while."""
 
 import contextlib
+import os
 import pathlib
 import re
+import signal
 import time
 
 import pytest
+from engine_jobs import LEASE, Job, failure, restarts, without
 from rdzv_nodes import faked, meet, side_by_side
 
 HOLD = 20  # longer than the 15 s after which a silent member counts as dead
@@ -95,3 +98,33 @@ def test_the_last_call_is_as_long_as_it_should_be_by_any_clock(scenes, which):
         assert [(r["rank"], r["world_size"]) for r in results] == [(0, 2), (1, 2)], (offset, results)
         assert results[0]["round"] == results[1]["round"]
         assert 2 <= took <= 10, (offset, took)
+
+
+@pytest.mark.parametrize("offset", ["+1h", "-1h"])
+@pytest.mark.parametrize("whose", ["the leader", "a follower", "the store"])
+def test_in_the_engine_an_hour_between_clocks_changes_nothing(tmp_path, offset, whose):
+    """Nodes form, a worker fails, and a node is killed: the one whose clock is wrong, or the leader."""
+    wrong, options = faked(offset), ("--nnodes=2:3", "--max-restarts=1")
+    job = Job(tmp_path / "job", environment=wrong if whose == "the store" else None)
+    try:
+        nodes = [job.node(*options, environment=wrong if whose == who else None)
+                 for who in ("the leader", "another", "a follower")]
+        first = job.world(nodes)
+        time.sleep(1.5 * LEASE)
+        assert all(worker.alive for worker in first), job.all_said()
+        cause = failure(first[0])
+        first[0].fail()
+        second, began = job.world(nodes, without=first), time.monotonic()
+        lost = nodes[2 if whose == "a follower" else 0]
+        left = without(nodes, [lost])
+        os.kill(lost.agent(), signal.SIGKILL)
+        third = job.world(left, without=second)
+        assert time.monotonic() - began < LEASE * 0.75  # at once: it is a few milliseconds
+        assert restarts(second) == restarts(third) == 1
+        job.succeed(left, third)
+        for node in left:
+            assert node.why()[-2:] == [
+                f"{cause}; restarting with 3 nodes, restart 1 of 1",
+                f"lost {lost.name}: its agent was killed; restarting with 2 nodes, no restart charged"]
+    finally:
+        job.end()

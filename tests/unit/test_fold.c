@@ -733,6 +733,24 @@ static void an_empty_place_is_taken_by_turns(void **state)
     assert_string_equal(passes(s, MU_FOLD_CROWN_MS * 2), "write [ job/folder absent] job/folder");
 }
 
+/* We have given up the lease that it is under, and nobody knows when that ends: a store that suspects the network lets
+ * it last. Everybody else waits for us. */
+static void a_place_that_is_ours_under_an_earlier_lease_is_taken_again(void **state)
+{
+    struct scene *s = *state;
+
+    be_member(s);
+    (void)lose_lease(s);
+    add_leader(s, ME, 50, 11);
+    add_doc(s, 7, 20, us, 2);
+    put_record(s, 12, 51);
+    assert_false(mu_fold_is_leader(s->fold));
+    assert_string_equal(passes(s, MU_FOLD_CROWN_MS * 3), "write [ job/folder mod 50] job/folder");
+    (void)wrote(s, true, 52);
+    add_leader(s, ME, 52, 12);
+    assert_string_equal(changed(s, MU_FOLD_JOB), "leader, load nodes, keep job");
+}
+
 static void the_leader_keeps_the_lease_of_the_job(void **state)
 {
     struct scene *s = *state;
@@ -2003,6 +2021,7 @@ int main(void)
         TEST(nobody_starts_anew_while_somebody_is_in),
         TEST(a_leader_that_is_not_any_more_stops_at_once),
         TEST(an_empty_place_is_taken_by_turns),
+        TEST(a_place_that_is_ours_under_an_earlier_lease_is_taken_again),
         TEST(the_leader_keeps_the_lease_of_the_job),
         TEST(losses_are_told_once_and_again_when_there_are_more),
         TEST(a_round_that_is_over_when_we_see_it_is_told_as_that),
