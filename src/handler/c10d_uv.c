@@ -293,6 +293,7 @@ static void listen_for_nodes(struct c10d *c)
     struct mu_server_offer offer = { .node = mu_node_text(&shell_of(c)->me, node),
                                      .documents = "/" MU_KV_C10D_DOCUMENTS,
                                      .notes = "/" MU_KV_C10D_NOTES,
+                                     .only = c->machine.config.only ? c->dynamic.config.run_id : NULL,
                                      .token = c->token.is_there ? &c->token : NULL };
     struct muster_error error;
 

@@ -35,6 +35,7 @@ struct mu_server_offer {
     const char *node;             /* that hosts this store, as text, for WELCOME; empty: no node does. Copied */
     const char *documents;        /* as in session.h: a constant, or NULL */
     const char *notes;            /* the same; with a token nobody may write there either */
+    const char *only;             /* as in session.h; NULL: there is no such job */
     const struct mu_token *token; /* that nodes must have; NULL: none. Copied, and wiped when the server is closed */
 };
 

@@ -7,6 +7,7 @@
 #include "store/client_uv.h"
 #include "store/listen.h"
 #include "store/server_uv.h"
+#include "wire.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -513,6 +514,39 @@ static void a_node_without_the_engine_is_refused_where_all_others_want_it(void *
     assert_non_null(
         strstr(s.nodes[2].error.text, "this node has engine=off, but the job meets in the engine of the store at "));
     assert_int_equal(s.nodes[0].told[MUSTER_RDZV_WAITING], 0);
+    end(&s);
+}
+
+/* As a PyTorch node begins, with the bytes of its first two requests. */
+static int begin_as_pytorch(unsigned port)
+{
+    struct sockaddr_in addr = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    struct mu_slice said = wire(MU_DIALECT_V, "VALIDATE CE F7 85 3C COMPARE_SET (/torch.rendezvous.job) () (x)");
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    assert_int_equal(send(fd, said.data, said.len, 0), said.len);
+    return fd;
+}
+
+/* The host itself has only begun to connect by then. */
+static void a_pytorch_node_that_comes_first_does_not_take_a_job_out_of_the_engine(void **state)
+{
+    struct scene s;
+    char byte;
+    int fd;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, endpoint_of("localhost", 0), "engine=only", 1, NULL), 0);
+    ASK(&s.nodes[0], join);
+    RUN_UNTIL(&s, logged_hostings > 0);
+    fd = begin_as_pytorch(logged_port);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0 || s.nodes[0].told[MUSTER_RDZV_FAILED] > 0);
+    assert_int_equal(s.nodes[0].told[MUSTER_RDZV_JOINED], 1);
+    assert_int_equal(recv(fd, &byte, 1, 0), 0);
+    assert_int_equal(close(fd), 0);
     end(&s);
 }
 
@@ -1030,6 +1064,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_node_with_a_token_does_not_go_on_without, make_tokens, remove_tokens),
         cmocka_unit_test_setup_teardown(a_token_that_cannot_be_used_is_an_error_at_once, make_tokens, remove_tokens),
         cmocka_unit_test(a_node_without_the_engine_is_refused_where_all_others_want_it),
+        cmocka_unit_test(a_pytorch_node_that_comes_first_does_not_take_a_job_out_of_the_engine),
         cmocka_unit_test(with_a_node_without_the_engine_all_meet_in_a_document),
         cmocka_unit_test(where_others_meet_in_a_document_so_do_we),
         cmocka_unit_test(a_port_taken_by_a_store_is_joined),
