@@ -550,6 +550,26 @@ static void a_pytorch_node_that_comes_first_does_not_take_a_job_out_of_the_engin
     end(&s);
 }
 
+/* The store answers, but not this: it is not away, and the node is not a new one each time its time is up. */
+static void a_node_without_the_engine_waits_in_peace_where_there_is_no_place(void **state)
+{
+    struct scene s;
+    uint64_t began_ms;
+
+    (void)state;
+    begin_pair_of(&s, ENGINE ",last_call_timeout=1", 2);
+    assert_int_equal(start(&s, 2, endpoint_of("localhost", logged_port), "engine=off,read_timeout=1", 2, NULL), 0);
+    ASK(&s.nodes[2], join);
+    began_ms = uv_now(&s.loop);
+    RUN_UNTIL(&s, uv_now(&s.loop) > began_ms + 1500 || s.nodes[2].told[MUSTER_RDZV_BACKEND_DOWN] > 0);
+    assert_int_equal(s.nodes[2].told[MUSTER_RDZV_BACKEND_DOWN], 0);
+    ASK(&s.nodes[0], close);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_CLOSED] > 0);
+    ASK(&s.nodes[2], leave);
+    RUN_UNTIL(&s, s.nodes[2].told[MUSTER_RDZV_LEFT] > 0);
+    end(&s);
+}
+
 /* What a PyTorch node is to them, too. */
 static void with_a_node_without_the_engine_all_meet_in_a_document(void **state)
 {
@@ -1065,6 +1085,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_token_that_cannot_be_used_is_an_error_at_once, make_tokens, remove_tokens),
         cmocka_unit_test(a_node_without_the_engine_is_refused_where_all_others_want_it),
         cmocka_unit_test(a_pytorch_node_that_comes_first_does_not_take_a_job_out_of_the_engine),
+        cmocka_unit_test(a_node_without_the_engine_waits_in_peace_where_there_is_no_place),
         cmocka_unit_test(with_a_node_without_the_engine_all_meet_in_a_document),
         cmocka_unit_test(where_others_meet_in_a_document_so_do_we),
         cmocka_unit_test(a_port_taken_by_a_store_is_joined),
