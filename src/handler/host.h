@@ -31,6 +31,7 @@
  *   bound loopback only, so every other try goes there. What answers and is no store ends the search at once.
  * - A job meets in a document of the store, or in its engine. A store without an engine is used for a document also
  *   with engine=on. If the job has a document, or gets one because a PyTorch node comes, the engine says so (MOVED).
+ *   The engine's client says the same where a store without an engine has taken the place of that store.
  *   Then the same store is connected to for that: FOUND --> CONNECTING. With engine=only, or a token, neither is done.
  *   A node with engine=off is to the engine what a PyTorch node is; a job that takes none is refused to it.
  * - A store counts as found when it has said who hosts it. From then on the node can tell a host that was killed from

@@ -26,9 +26,12 @@
  * told, and transactions without an answer have failed. After TROUBLE_MS without an engine, TROUBLE is told, and once
  * more if it turns out only later that nobody listens there. Each WELCOME is told as MET.
  *
- * **Refused for good.** A store without an engine, or one that refuses our HELLO, fails every request with `final`. So
- * does one that wants a token if we have none. So does one that wants none if we have one: else a store without a token
- * would get what the token is to protect.
+ * **Its place taken.** Where there was an engine before, and a store without one answers, the job meets in a document
+ * of that store: it is told as MET, as if an engine had said so. Not with `only` or a token.
+ *
+ * **Refused for good.** A store without an engine otherwise, or one that refuses our HELLO, fails every request with
+ * `final`. So does one that wants a token if we have none. So does one that wants none if we have one: else a store
+ * without a token would get what the token is to protect.
  *
  * A job of an engine sees no other job: LOOK_AROUND reads nodes/ alone and leaves no mark. With more than
  * MU_WAITERS_RECORDS_MAX nodes it reads those with the lowest keys: to find the oldest of many would cost the engine

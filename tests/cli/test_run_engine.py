@@ -259,6 +259,31 @@ def test_a_host_that_is_back_in_time_is_joined_for_free(scene, failed):
         assert why(guest)[-1] == f"lost {HOST} (pid {pid}): the store that it hosted is gone; restarting with 3 nodes, no restart charged"
 
 
+@pytest.mark.parametrize("failed", [0, 1])
+def test_where_a_store_without_an_engine_takes_the_hosts_place_all_go_on_in_a_document(scene, failed):
+    """As a PyTorch node makes it that starts where the host was. What was counted counts on."""
+    options = ("--nnodes=2:3", "--max-restarts=2")
+    host, guests, endpoint = host_and_guests(scene, 2, *options)
+    first = scene.world(3)
+    for _ in range(failed):
+        first[1].fail()
+        first = scene.world(3, without=first)
+    pid = host.agent
+    kill_agent(host)
+    for guest in guests:
+        guest.said(f"lost {HOST} (pid {pid}): the store that it hosts refuses connections")
+    other = scene.node(endpoint, "-v", *options, conf="engine=off,last_call_timeout=1")
+    second = scene.world(3, without=first)
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == str(failed)
+    for guest in guests:
+        guest.said("meeting in a document")
+    second[0].fail()
+    third = scene.world(3, without=second)
+    assert one(third, "TORCHELASTIC_RESTART_COUNT") == str(failed + 1)
+    end_all(third)
+    assert [agent.end() for agent in (*guests, other)] == [0, 0, 0]
+
+
 def test_a_store_that_no_node_hosts_is_tried_without_limit_and_workers_run_on(scene, serve):
     """And what is known of the job comes back with the nodes, though the store that answers then is empty."""
     server = serve()
