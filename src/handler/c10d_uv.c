@@ -452,7 +452,7 @@ static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, 
 {
     const struct c10d *c = (const struct c10d *)handler;
 
-    if (c->dynamic.rdzv == NULL && c->fold.fold == NULL)
+    if (!mu_host_is_known(&c->machine))
         return false;
     (void)snprintf(ret_host, room, "%s", mu_host_dial_name(&c->machine));
     *ret_port = mu_host_port(&c->machine);

@@ -195,6 +195,9 @@ uint16_t mu_host_port(const struct mu_host *h);
 const char *mu_host_dial_endpoint(const struct mu_host *h, char text[static MU_ENDPOINT_MAX]); /* both */
 const char *mu_host_published(const struct mu_host *h); /* this node, as the host that it tells others of; NULL: no */
 
+/* It has been found, and this node is in it, or moves from its engine to its document: others may be asked of it. */
+bool mu_host_is_known(const struct mu_host *h);
+
 /* The document's key in the store that we host, which the caller frees; NULL: no memory. */
 char *mu_host_document_key(const char *run_id);
 /* Somebody has put this there; true: no node of a rendezvous writes that, and *ret_say (borrows `text`) is said. Each
