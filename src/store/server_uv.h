@@ -43,6 +43,8 @@ struct mu_server_offer {
  * with mu_server_renew(): the engine stays with the table that is there. */
 void mu_server_offer_engine(struct mu_server *server, const struct mu_server_offer *offer);
 
+bool mu_server_listens_on(const struct mu_server *server, const union mu_addr *addr);
+
 /* Connections accepted from now on find an empty table; those that are there keep the one they have. */
 int mu_server_renew(struct mu_server *server, struct muster_error *reterr);
 

@@ -68,6 +68,20 @@ def test_nodes_form_restart_and_succeed(scene, start):
         assert why(agent) == [f"{cause}; restarting with 2 nodes, restart 1 of 2"]
 
 
+def test_where_many_nodes_may_come_the_workers_store_serves_beside_the_agent(scene, start):
+    """On a thread of its own. A new round has a new store."""
+    agents = start(2, "--nnodes=2:512", "--max-restarts=2")
+    first = scene.world(2)
+    master = local(one(first, "MASTER_PORT"))
+    assert run("store", "set", "--endpoint", master, "k", "v").code == 0
+    assert run("store", "get", "--endpoint", master, "k").out == b"v"
+    first[0].fail()
+    second = scene.world(2, without=first)
+    assert run("store", "check", "--endpoint", local(one(second, "MASTER_PORT")), "k").code != 0
+    end_all(second)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
 def test_a_budget_that_is_used_up_is_the_same_verdict_everywhere(scene, start):
     agents = start(2, "--nnodes=2", "--max-restarts=0")
     workers = scene.world(2)
