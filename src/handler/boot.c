@@ -91,6 +91,7 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
         .use_agent_store = config->use_agent_store,
         .agents_store = config->agents_store,
         .standalone = config->nodes_max == 1,
+        .apart = config->nodes_max >= MU_BOOT_APART_NODES,
         .at_localhost = config->at_localhost,
         .loopback_name = config->no_localhost ? "127.0.0.1" : "localhost",
         .timeout_ms = config->timeout_ms == 0 ? MU_BOOT_TIMEOUT_MS : config->timeout_ms,
@@ -264,6 +265,7 @@ static void request(struct mu_boot *boot, uint64_t now_ms, struct mu_boot_effect
     } else {
         effect->addr = state == MU_BOOT_REACHING ? boot->addr : boot->addrs[boot->addr_index];
         effect->port = state == MU_BOOT_OPENING ? boot->master.port : boot->port;
+        effect->apart = effect->type == MU_BOOT_DO_OPEN_STORE && boot->apart;
     }
     if (effect->type == MU_BOOT_DO_GET)
         effect->wait_ms = at_most(MU_BOOT_GET_MS, patience_ms(boot, now_ms));

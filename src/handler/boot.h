@@ -36,7 +36,10 @@
 #define MU_BOOT_STOCK_WAIT_MS 1000 /* for this round's keys of a PyTorch rank 0, before we look at earlier rounds */
 #define MU_BOOT_ROUNDS_MAX 8       /* rounds that are looked at then */
 #define MU_BOOT_RETRY_MS 500       /* after a request that failed because the store was away */
-#define MU_BOOT_CHECK_MS 5000      /* for one connection to the workers' store */
+/* In a rendezvous that may have so many nodes the workers' store has a thread of its own: thousands of workers that
+ * begin at once would keep the rendezvous, which is on the agent's loop, waiting (docs/PERFORMANCE.md). */
+#define MU_BOOT_APART_NODES 512
+#define MU_BOOT_CHECK_MS 5000 /* for one connection to the workers' store */
 /* A wait cannot be cancelled, and blocks its connection until it times out: so waits are short, and repeated. */
 #define MU_BOOT_GET_MS 2000
 #define MU_BOOT_PORT_WAIT_MS 5000 /* for the user's port, which another process may be about to give up */
@@ -131,6 +134,7 @@ struct mu_boot_effect { /* borrows from the machine, until its next step */
     struct mu_slice key, value;
     const char *addr;
     uint16_t port;
+    bool apart; /* OPEN_STORE: on a thread of its own */
     enum muster_log_level level;
     const char *text;
     const struct muster_error *error;
@@ -167,7 +171,7 @@ struct mu_boot_config { /* copied */
     struct mu_bind bind; /* where the user wants us to listen, and for whom */
     bool use_agent_store;
     bool agents_store;   /* rank 0 has a store for the agents, also where worker 0 is to host the workers' */
-    int64_t nodes_max;   /* 1: publish the loopback's name; 0: not known */
+    int64_t nodes_max;   /* 1: publish the loopback's name; 0: not known. See also MU_BOOT_APART_NODES */
     bool at_localhost;   /* the rendezvous is at localhost: the same, unless a node of another machine is in */
     uint64_t timeout_ms; /* 0: MU_BOOT_TIMEOUT_MS */
 };
@@ -193,7 +197,7 @@ struct mu_boot {
     char local_addr[MU_BOOT_ADDR_MAX], hostname[MU_BOOT_ADDR_MAX];
     const char *loopback_name; /* what this machine calls itself */
     struct mu_boot_master master;
-    bool use_agent_store, agents_store, standalone, at_localhost;
+    bool use_agent_store, agents_store, standalone, at_localhost, apart;
     uint64_t timeout_ms;
     /* Since the beginning. */
     bool stock_seen;          /* there was a PyTorch member in a round that we were in */

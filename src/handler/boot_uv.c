@@ -11,7 +11,7 @@
 #include "kv/later_uv.h"
 #include "store/client_uv.h"
 #include "store/listen.h"
-#include "store/server_uv.h"
+#include "store/placed_server_uv.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -107,39 +107,38 @@ static void request(struct mu_boot_uv *boot, const struct mu_boot_effect *effect
 
 /* ---- Stores ---- */
 
-static void on_store_closed(struct mu_server *server, void *ctx)
+static void on_store_closed(void *ctx)
 {
-    (void)server;
     part_gone(ctx);
 }
 
-static void close_store(struct mu_boot_uv *boot, struct mu_server **store)
+static void close_store(struct mu_boot_uv *boot, struct mu_placed_server **store)
 {
-    struct mu_server *server = *store;
+    struct mu_placed_server *server = *store;
 
     *store = NULL;
     if (server == NULL)
         return;
     boot->parts++;
-    mu_server_close(server, on_store_closed, boot);
+    mu_placed_server_close(server, on_store_closed, boot);
 }
 
 /* In place of the one that is there. */
-static int open_store(struct mu_boot_uv *boot, struct mu_server **store, const struct mu_bind_plan *plan, uint16_t port,
-                      struct muster_error *reterr)
+static int open_store(struct mu_boot_uv *boot, struct mu_placed_server **store, const struct mu_bind_plan *plan,
+                      uint16_t port, struct muster_error *reterr)
 {
     struct mu_bind_networks networks;
     const struct muster_store_server_config config = mu_bind_server_config(&boot->machine.bind, plan, port, &networks);
 
     close_store(boot, store);
-    return mu_server_start_as(boot->loop, &config, store, reterr);
+    return mu_placed_server_start(boot->loop, &config, boot->place.apart, store, reterr);
 }
 
-static void answer_listening(struct mu_boot_uv *boot, const struct mu_boot_effect *effect, int rc, uint16_t port,
+static void answer_listening(struct mu_boot_uv *boot, uint64_t id, int rc, uint16_t port,
                              const struct mu_bind_plan *plan, const struct muster_error *error)
 {
     mu_boot_uv_answer(boot, (struct mu_boot_event){ .type = rc == 0 ? MU_BOOT_ON_LISTENING : MU_BOOT_ON_LISTEN_FAILED,
-                                                    .id = effect->id,
+                                                    .id = id,
                                                     .port = port,
                                                     .plan = plan,
                                                     .error = rc == 0 ? NULL : error });
@@ -150,8 +149,8 @@ static void open_workers(struct mu_boot_uv *boot, const struct mu_bind_plan *pla
     struct muster_error error = { 0 };
     int rc = open_store(boot, &boot->workers, plan, boot->place.port, &error);
 
-    answer_listening(boot, &boot->place, rc, rc == 0 ? mu_addr_port(mu_server_address(boot->workers)) : 0, plan,
-                     &error);
+    answer_listening(boot, boot->place.id, rc, rc == 0 ? mu_addr_port(mu_placed_server_address(boot->workers)) : 0,
+                     plan, &error);
 }
 
 static void open_agents(struct mu_boot_uv *boot, const struct mu_bind_plan *plan)
@@ -162,15 +161,20 @@ static void open_agents(struct mu_boot_uv *boot, const struct mu_bind_plan *plan
 
     if (rc == 0)
         rc = mu_listen_probe(&port, &error);
-    answer_listening(boot, &boot->place, rc, port, plan, &error);
+    answer_listening(boot, boot->place.id, rc, port, plan, &error);
+}
+
+static void on_renewed(void *ctx, uint64_t id, const struct muster_error *error)
+{
+    struct mu_boot_uv *boot = ctx;
+
+    answer_listening(boot, id, error == NULL ? 0 : error->code, mu_addr_port(mu_placed_server_address(boot->workers)),
+                     NULL, error);
 }
 
 static void renew_store(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
 {
-    struct muster_error error = { 0 };
-    int rc = mu_server_renew(boot->workers, &error);
-
-    answer_listening(boot, effect, rc, mu_addr_port(mu_server_address(boot->workers)), NULL, &error);
+    mu_placed_server_renew(boot->workers, effect->id, on_renewed, boot);
 }
 
 static void free_port(struct mu_boot_uv *boot, const struct mu_boot_effect *effect)
@@ -179,15 +183,15 @@ static void free_port(struct mu_boot_uv *boot, const struct mu_boot_effect *effe
     uint16_t port = effect->port;
     int rc = mu_listen_probe(&port, &error);
 
-    answer_listening(boot, effect, rc, port, NULL, &error);
+    answer_listening(boot, effect->id, rc, port, NULL, &error);
 }
 
-struct mu_server *mu_boot_uv_workers_store(const struct mu_boot_uv *boot)
+struct mu_placed_server *mu_boot_uv_workers_store(const struct mu_boot_uv *boot)
 {
     return boot->workers;
 }
 
-struct mu_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot)
+struct mu_placed_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot)
 {
     return boot->workers != NULL ? boot->workers : boot->agents;
 }
@@ -240,7 +244,7 @@ static void connect_to_store(struct mu_boot_uv *boot)
 
 static int listen_at(void *ctx, const union mu_addr *addr, struct muster_error *reterr)
 {
-    return mu_server_listen_also(ctx, addr, reterr);
+    return mu_placed_server_listen_also(ctx, addr, reterr);
 }
 
 /* Another address than the one for which the store was opened: it may have to listen there, too. What fails here and is

@@ -10,7 +10,7 @@
 
 #include <uv.h>
 
-struct mu_server;
+struct mu_placed_server;
 struct mu_client;
 
 struct mu_boot_uv_ops {
@@ -33,9 +33,9 @@ struct mu_boot_uv {
     uv_loop_t *loop;
     struct mu_boot_uv_config config;
     uv_timer_t timer;
-    struct mu_server *workers; /* the workers' store, and the agents' */
-    struct mu_server *agents;  /* the agents' own, if it is not the workers' */
-    struct mu_client *self;    /* the connection to the workers' store: to ourselves, or to see that it is there */
+    struct mu_placed_server *workers; /* the workers' store, and the agents' */
+    struct mu_placed_server *agents;  /* the agents' own, if it is not the workers' */
+    struct mu_client *self; /* the connection to the workers' store: to ourselves, or to see that it is there */
     uint64_t self_id;
     /* What is to be done once it is known where to listen for its addr; or REACH, which listens nowhere. */
     struct mu_boot_effect place;
@@ -67,8 +67,8 @@ void mu_boot_uv_stop(struct mu_boot_uv *boot);
 void mu_boot_uv_answer(struct mu_boot_uv *boot, struct mu_boot_event event);
 
 /* The workers' store, if it is here; NULL: it is not. */
-struct mu_server *mu_boot_uv_workers_store(const struct mu_boot_uv *boot);
+struct mu_placed_server *mu_boot_uv_workers_store(const struct mu_boot_uv *boot);
 /* The store that the agents meet at, if it is here; NULL: it is not. */
-struct mu_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot);
+struct mu_placed_server *mu_boot_uv_agents_store(const struct mu_boot_uv *boot);
 
 #endif

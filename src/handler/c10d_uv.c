@@ -16,6 +16,7 @@
 #include "kv/engine_store_uv.h"
 #include "kv/kv_c10d_uv.h"
 #include "store/dial.h"
+#include "store/placed_server_uv.h"
 #include "store/server_uv.h"
 
 #include <assert.h>
@@ -293,6 +294,7 @@ static void listen_for_nodes(struct c10d *c)
     struct mu_server_offer offer = { .node = mu_node_text(&shell_of(c)->me, node),
                                      .documents = "/" MU_KV_C10D_DOCUMENTS,
                                      .notes = "/" MU_KV_C10D_NOTES,
+                                     .only = c->machine.config.only ? c->dynamic.config.run_id : NULL,
                                      .token = c->token.is_there ? &c->token : NULL };
     struct muster_error error;
 
@@ -451,7 +453,7 @@ static bool c10d_endpoint(const struct muster_handler *handler, char *ret_host, 
 {
     const struct c10d *c = (const struct c10d *)handler;
 
-    if (c->dynamic.rdzv == NULL && c->fold.fold == NULL)
+    if (!mu_host_is_known(&c->machine))
         return false;
     (void)snprintf(ret_host, room, "%s", mu_host_dial_name(&c->machine));
     *ret_port = mu_host_port(&c->machine);
@@ -468,6 +470,11 @@ static enum mu_host_company company_of(const struct mu_server *server)
     return server == NULL ? MU_HOST_NO_STORE : mu_server_is_alone(server) ? MU_HOST_ALONE : MU_HOST_OTHERS;
 }
 
+static enum mu_host_company company_of_workers(struct mu_placed_server *store)
+{
+    return store == NULL ? MU_HOST_NO_STORE : mu_placed_server_is_alone(store) ? MU_HOST_ALONE : MU_HOST_OTHERS;
+}
+
 static void on_maybe_alone(void *ctx);
 
 static void linger(struct c10d *c, enum mu_host_linger how)
@@ -477,7 +484,7 @@ static void linger(struct c10d *c, enum mu_host_linger how)
         mu_server_when_alone(c->server, on_maybe_alone, c);
         break;
     case MU_HOST_AWAIT_WORKERS:
-        mu_server_when_alone(mu_boot_uv_workers_store(&shell_of(c)->boot), on_maybe_alone, c);
+        mu_placed_server_when_alone(mu_boot_uv_workers_store(&shell_of(c)->boot), on_maybe_alone, c);
         break;
     case MU_HOST_GO:
         c->alone(c->alone_ctx);
@@ -491,7 +498,7 @@ static void on_maybe_alone(void *ctx)
 {
     struct c10d *c = ctx;
 
-    linger(c, mu_host_linger(company_of(c->server), company_of(mu_boot_uv_workers_store(&shell_of(c)->boot))));
+    linger(c, mu_host_linger(company_of(c->server), company_of_workers(mu_boot_uv_workers_store(&shell_of(c)->boot))));
 }
 
 static void c10d_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)

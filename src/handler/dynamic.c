@@ -41,6 +41,7 @@ enum mu_rdzv_event_type mu_dynamic_ask(const struct mu_rdzv_effect *effect, cons
                       : effect->type == MU_RDZV_DO_SETTLE ? effect->round
                                                           : effect->turn;
     request->timeout_ms = timeout_ms(effect, config);
+    request->held_ms = effect->type == MU_RDZV_DO_READ ? effect->wait_ms : 0;
     return requests[effect->type].answer;
 }
 

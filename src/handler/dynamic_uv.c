@@ -4,7 +4,7 @@
 
 #include "base/random.h"
 #include "store/net.h"
-#include "store/server_uv.h"
+#include "store/placed_server_uv.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -288,10 +288,10 @@ bool mu_dynamic_use_agent_store(const struct muster_handler *handler)
 
 void mu_dynamic_when_alone(struct muster_handler *handler, void (*alone)(void *ctx), void *ctx)
 {
-    struct mu_server *workers = mu_boot_uv_workers_store(&((struct mu_shell *)handler)->boot);
+    struct mu_placed_server *workers = mu_boot_uv_workers_store(&((struct mu_shell *)handler)->boot);
 
     if (workers != NULL)
-        mu_server_when_alone(workers, alone, ctx);
+        mu_placed_server_when_alone(workers, alone, ctx);
 }
 
 /* ---- The end ---- */

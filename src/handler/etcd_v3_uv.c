@@ -5,7 +5,7 @@
 #include "handler/fold_uv.h"
 #include "kv/engine_etcd3.h"
 #include "kv/engine_etcd3_uv.h"
-#include "store/server_uv.h"
+#include "store/placed_server_uv.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -50,7 +50,7 @@ static void v3_when_alone(struct muster_handler *handler, void (*alone)(void *ct
     struct v3 *v = (struct v3 *)handler;
 
     if (mu_boot_uv_agents_store(&v->shell.boot) != NULL)
-        mu_server_when_alone(mu_boot_uv_agents_store(&v->shell.boot), alone, ctx);
+        mu_placed_server_when_alone(mu_boot_uv_agents_store(&v->shell.boot), alone, ctx);
 }
 
 static bool v3_will(struct muster_handler *handler, struct mu_will *will)

@@ -8,7 +8,7 @@
 #include "handler/fold_uv.h"
 
 #include "proc/will.h"
-#include "store/server_uv.h"
+#include "store/placed_server_uv.h"
 
 #include <stdlib.h>
 
@@ -86,9 +86,9 @@ void mu_fold_uv_on_time(struct mu_shell *shell)
 
 static uint16_t agents_port(const struct mu_fold_uv *f)
 {
-    const struct mu_server *agents = mu_boot_uv_agents_store(&f->shell->boot);
+    const struct mu_placed_server *agents = mu_boot_uv_agents_store(&f->shell->boot);
 
-    return mu_meeting_agents_port(f->agents_port, agents != NULL ? mu_addr_port(mu_server_address(agents)) : 0);
+    return mu_meeting_agents_port(f->agents_port, agents != NULL ? mu_addr_port(mu_placed_server_address(agents)) : 0);
 }
 
 /* After everything that may have changed our lease, or the server that we use. */

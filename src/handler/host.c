@@ -599,6 +599,11 @@ uint16_t mu_host_port(const struct mu_host *h)
     return mu_host_hosts(h) ? h->own_port : h->config.port;
 }
 
+bool mu_host_is_known(const struct mu_host *h)
+{
+    return h->state == MU_HOST_FOUND || (h->moved && h->state != MU_HOST_IDLE);
+}
+
 const char *mu_host_published(const struct mu_host *h)
 {
     return mu_host_hosts(h) ? h->hosted_by : NULL;

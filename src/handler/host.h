@@ -31,6 +31,7 @@
  *   bound loopback only, so every other try goes there. What answers and is no store ends the search at once.
  * - A job meets in a document of the store, or in its engine. A store without an engine is used for a document also
  *   with engine=on. If the job has a document, or gets one because a PyTorch node comes, the engine says so (MOVED).
+ *   The engine's client says the same where a store without an engine has taken the place of that store.
  *   Then the same store is connected to for that: FOUND --> CONNECTING. With engine=only, or a token, neither is done.
  *   A node with engine=off is to the engine what a PyTorch node is; a job that takes none is refused to it.
  * - A store counts as found when it has said who hosts it. From then on the node can tell a host that was killed from
@@ -193,6 +194,9 @@ const char *mu_host_workers_name(const struct mu_host *h);
 uint16_t mu_host_port(const struct mu_host *h);
 const char *mu_host_dial_endpoint(const struct mu_host *h, char text[static MU_ENDPOINT_MAX]); /* both */
 const char *mu_host_published(const struct mu_host *h); /* this node, as the host that it tells others of; NULL: no */
+
+/* It has been found, and this node is in it, or moves from its engine to its document: others may be asked of it. */
+bool mu_host_is_known(const struct mu_host *h);
 
 /* The document's key in the store that we host, which the caller frees; NULL: no memory. */
 char *mu_host_document_key(const char *run_id);

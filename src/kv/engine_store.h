@@ -26,9 +26,12 @@
  * told, and transactions without an answer have failed. After TROUBLE_MS without an engine, TROUBLE is told, and once
  * more if it turns out only later that nobody listens there. Each WELCOME is told as MET.
  *
- * **Refused for good.** A store without an engine, or one that refuses our HELLO, fails every request with `final`. So
- * does one that wants a token if we have none. So does one that wants none if we have one: else a store without a token
- * would get what the token is to protect.
+ * **Its place taken.** Where there was an engine before, and a store without one answers, the job meets in a document
+ * of that store: it is told as MET, as if an engine had said so. Not with `only` or a token.
+ *
+ * **Refused for good.** A store without an engine otherwise, or one that refuses our HELLO, fails every request with
+ * `final`. So does one that wants a token if we have none. So does one that wants none if we have one: else a store
+ * without a token would get what the token is to protect.
  *
  * **Looking around** is up to three requests, one after the other: our mark is put into what the job shows to others
  * (MU_ENGINE_SHOWN), and nodes/ and the marks of other jobs are read. A mark that is refused keeps nobody from reading.

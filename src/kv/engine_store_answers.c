@@ -49,6 +49,13 @@ static bool tell_met(struct mu_engine_store *s, struct mu_slice host, bool moved
     return true;
 }
 
+/* The job has no keys here. */
+static void leave_to_document(struct mu_engine_store *s)
+{
+    (void)mu_fail(&s->why, MUSTER_ELOST, "the job meets in a document of the store at %s", s->peer);
+    mu_es_hang_up(s);
+}
+
 static int on_welcome(struct mu_engine_store *s, const struct mu_frame *frame, struct muster_error *reterr)
 {
     if (frame->id == 0 || frame->id != s->hello_id)
@@ -70,9 +77,8 @@ static int on_welcome(struct mu_engine_store *s, const struct mu_frame *frame, s
     (void)snprintf(s->local, sizeof s->local, "%.*s", (int)frame->your_addr.len, frame->your_addr.data);
     if (!tell_met(s, frame->node, frame->moved))
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for what the engine says");
-    if (frame->moved) { /* the job has no keys here */
-        (void)mu_fail(&s->why, MUSTER_ELOST, "the job meets in a document of the store at %s", s->peer);
-        mu_es_hang_up(s);
+    if (frame->moved) {
+        leave_to_document(s);
         return 0;
     }
     if (s->attach_id != 0)
@@ -481,6 +487,28 @@ static int take_frames(struct mu_engine_store *s, struct mu_slice bytes, struct 
     return rc;
 }
 
+/* Our job has met in an engine, which is gone: nobody but a PyTorch node hosts such a store in its place. */
+static bool follows_to_document(const struct mu_engine_store *s)
+{
+    return s->has_epoch && !s->only && !s->token.is_there;
+}
+
+/* Refused for good, or the end of the engine. */
+static int on_no_engine(struct mu_engine_store *s, struct muster_error *reterr)
+{
+    if (!follows_to_document(s)) {
+        (void)mu_fail(&s->why, MUSTER_ENOTSUP, "the store at %s has no engine: it is PyTorch's, or of an older muster",
+                      s->peer);
+        mu_es_refuse_all(s);
+        return 0;
+    }
+    s->is_another = true;
+    if (!tell_met(s, mu_slice_str(""), true))
+        return mu_fail(reterr, MUSTER_ENOMEM, "no memory for what the store says");
+    leave_to_document(s);
+    return 0;
+}
+
 /* The answer to the probe: is the key of all engines there? */
 static int take_probe(struct mu_engine_store *s, struct mu_slice *bytes, struct muster_error *reterr)
 {
@@ -496,10 +524,7 @@ static int take_probe(struct mu_engine_store *s, struct mu_slice *bytes, struct 
     }
     if (answer != MU_CHECK_NOT_READY)
         return mu_fail(reterr, MUSTER_EPROTOCOL, "the byte %d in answer to CHECK", (int)(unsigned char)answer);
-    (void)mu_fail(&s->why, MUSTER_ENOTSUP, "the store at %s has no engine: it is PyTorch's, or of an older muster",
-                  s->peer);
-    mu_es_refuse_all(s);
-    return 0;
+    return on_no_engine(s, reterr);
 }
 
 int mu_es_take_bytes(struct mu_engine_store *s, struct mu_slice bytes, struct muster_error *reterr)

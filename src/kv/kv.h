@@ -51,7 +51,8 @@ struct mu_kv_request {
     bool has_token;
     int64_t number;
     uint64_t timeout_ms; /* above 0 */
-    const void *owner;   /* of several that share a back end; see end_waits. NULL: the one that opened it */
+    uint64_t held_ms;  /* READ: a store that answers otherwise may keep the document back for so long, if it is more */
+    const void *owner; /* of several that share a back end; see end_waits. NULL: the one that opened it */
     mu_kv_done *done;
     void *ctx;
     /* Answered. */

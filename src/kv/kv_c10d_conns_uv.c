@@ -147,6 +147,16 @@ static void take_error(struct mu_c10d_work *work, const struct mu_c10d_call *one
     work->gone = !driver->kv.closing && mu_client_refused(one->client);
 }
 
+/* Both were sent as one: a store that has answered the first of a READ keeps the second back, for the job meets in its
+ * engine (store/session.h). It is neither away nor silent. */
+static void allow_for_engine(const struct mu_c10d_call *one)
+{
+    struct mu_c10d_work *work = one->work;
+
+    if (work->request->kind == MU_KV_READ && work->count == 2 && one == &work->calls[0] && one->call.rc == 0)
+        mu_call_extend(&work->calls[1].call, work->request->held_ms);
+}
+
 static void on_call_done(struct mu_call *call)
 {
     struct mu_c10d_call *one = call->ctx;
@@ -155,6 +165,7 @@ static void on_call_done(struct mu_call *call)
     one->conn->calls--;
     work->pending--;
     take_error(work, one);
+    allow_for_engine(one);
     judge_silence(one);
     if (work->pending == 0)
         mu_c10d_proceed(work);

@@ -78,7 +78,7 @@
  * there, and the leader sees it in job/stock: as a newcomer, if the world has a place for it, else as a spare. When
  * nobody is in the world any more, and there is a place, no next world is made: the leader puts an empty document into
  * the store, and all nodes meet in that (mu_fold_has_moved). A job that ends leaves a closed one there, so that nobody
- * begins it anew.
+ * begins it anew. They also meet in a document where a store without an engine takes the place of theirs.
  *
  * **Fence.** A member that is cut off goes on with its workers, beside the node that has taken its place. With a fence
  * it tells REMOVED when its lease was not renewed for that time, joins nothing by itself, and enters no world.

@@ -122,13 +122,16 @@ bool mu_leader_move(struct mu_fold *f, const struct folded *folded)
 
 /* ---- The job has moved ---- */
 
-/* Nothing more is done here. A member has been gone for the others: they were all out of their world. */
+/* Nothing more is done here. A member has been gone for the others: they were all out of their world. But if a store of
+ * PyTorch's has taken the place of the one that a member hosted, all members have lost that one. */
 bool mu_fold_observe_moved(struct mu_fold *f)
 {
     f->has_moved |= f->has_documents && f->job.loaded && mu_fold_has(f, JOB_MOVED);
     if (!f->has_moved)
         return false;
-    if (f->phase == MU_FOLD_MEMBER)
+    if (f->phase == MU_FOLD_MEMBER && mu_fold_host_is_lost(f))
+        mu_fold_observe_host(f);
+    else if (f->phase == MU_FOLD_MEMBER)
         mu_fold_tell_removed(f, MU_FOLD_MOVED_CAUSE);
     return true;
 }

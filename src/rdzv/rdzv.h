@@ -104,7 +104,7 @@ struct mu_rdzv_event { /* borrows what it points to */
 /* ---- Effects ---- */
 
 #define MU_RDZV_EFFECTS(X)                                                                                             \
-    X(READ, "read")   /* the bell's counter, then the document */                                                      \
+    X(READ, "read")   /* the bell's counter, then the document, which may be kept back for wait_ms */                  \
     X(WRITE, "write") /* `bytes`, if the document still is what `token` says; has_token false: if there is none */     \
     X(RING, "ring")   /* no answer */                                                                                  \
     X(PARK, "park")   /* answer when the bell's counter is above `bell`; replaces an earlier PARK */                   \

@@ -136,6 +136,12 @@ static void give_up(struct mu_rdzv *r)
     }
 }
 
+/* A job that meets in the store's engine keeps its document back from those who want in; members have seen theirs. */
+static uint64_t held_ms(const struct mu_rdzv *r)
+{
+    return is_joining(r) && !r->looking ? r->settings.join_ms + MU_RDZV_ROLL_BACK_MS : 0;
+}
+
 /* Sends what is due. */
 void mu_rdzv_pump(struct mu_rdzv *r)
 {
@@ -146,7 +152,7 @@ void mu_rdzv_pump(struct mu_rdzv *r)
         mu_rdzv_take_turn(r);
     if (r->now_ms >= next_look_ms(r)) {
         mu_rdzv_set_look(r, LOOK_SLOWLY);
-        (void)request(r, MU_RDZV_DO_READ);
+        request(r, MU_RDZV_DO_READ)->wait_ms = held_ms(r);
     }
     if (r->has_bell && r->phase != MU_RDZV_PHASE_IDLE && (r->copy != COPY_NONE || r->value == VALUE_FOREIGN) &&
         !is_away(r) && (r->bell_state == BELL_NONE || (r->bell_state == BELL_PARKED && r->park_bell != r->bell)) &&

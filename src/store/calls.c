@@ -525,6 +525,11 @@ void mu_calls_read(struct mu_calls *calls, struct mu_slice bytes)
 
 /* ---- Other events ---- */
 
+static uint64_t deadline_of(const struct mu_call *call, uint64_t timeout_ms)
+{
+    return timeout_ms > UINT64_MAX - 1 - call->start_ms ? UINT64_MAX - 1 : call->start_ms + timeout_ms;
+}
+
 void mu_calls_submit(struct mu_calls *calls, struct mu_call *call, uint64_t timeout_ms, uint64_t now_ms)
 {
     call->rc = 0;
@@ -535,7 +540,7 @@ void mu_calls_submit(struct mu_calls *calls, struct mu_call *call, uint64_t time
     call->found_room = 0;
     call->step = call->kind == MU_CALL_QUEUE_POP && !call->block ? 1 : 0;
     call->start_ms = now_ms;
-    call->deadline_ms = timeout_ms > UINT64_MAX - 1 - now_ms ? UINT64_MAX - 1 : now_ms + timeout_ms;
+    call->deadline_ms = deadline_of(call, timeout_ms);
     mu_list_init(&call->link);
     if (calls->lost.code != 0) {
         call->error = calls->lost;
@@ -657,6 +662,13 @@ void mu_calls_pass_time(struct mu_calls *calls, uint64_t now_ms)
         }
     }
     pump(calls);
+}
+
+void mu_call_extend(struct mu_call *call, uint64_t timeout_ms)
+{
+    uint64_t deadline_ms = deadline_of(call, timeout_ms);
+
+    call->deadline_ms = deadline_ms > call->deadline_ms ? deadline_ms : call->deadline_ms;
 }
 
 void mu_calls_expire(struct mu_calls *calls, struct mu_call *call, uint64_t now_ms)

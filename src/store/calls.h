@@ -109,6 +109,9 @@ void mu_calls_expire(struct mu_calls *calls, struct mu_call *call, uint64_t now_
 /* The connection is gone for good: fails every call there is and every later one with this cause. */
 void mu_calls_lose(struct mu_calls *calls, const struct muster_error *why);
 
+/* It may take so long in all, if that is more. It has not been handed to its `done` yet. */
+void mu_call_extend(struct mu_call *call, uint64_t timeout_ms);
+
 uint64_t mu_calls_deadline_ms(const struct mu_calls *calls); /* when time must pass next; UINT64_MAX: never */
 struct mu_call *mu_calls_pop_finished(struct mu_calls *calls);
 

@@ -69,14 +69,19 @@ void mu_posted_done(struct mu_posted *posted)
     (void)sem_post(&posted->done);
 }
 
-void mu_loop_thread_call(struct mu_loop_thread *thread, struct mu_posted *posted)
+void mu_loop_thread_post(struct mu_loop_thread *thread, struct mu_posted *posted)
 {
     assert(posted->begin != NULL);
-    (void)sem_init(&posted->done, 0, 0);
     (void)pthread_mutex_lock(&thread->lock);
     mu_list_push(&thread->posted, &posted->link);
     (void)uv_async_send(&thread->wake); /* under the lock: once it is done, its caller may free the thread */
     (void)pthread_mutex_unlock(&thread->lock);
+}
+
+void mu_loop_thread_call(struct mu_loop_thread *thread, struct mu_posted *posted)
+{
+    (void)sem_init(&posted->done, 0, 0);
+    mu_loop_thread_post(thread, posted);
     while (sem_wait(&posted->done) < 0 && errno == EINTR)
         continue;
     (void)sem_destroy(&posted->done);
@@ -108,6 +113,27 @@ static void begin_close(struct mu_posted *posted)
     thread->close(thread);
     uv_close((uv_handle_t *)&thread->wake, NULL);
     mu_posted_done(posted);
+}
+
+static void begin_end(struct mu_posted *posted)
+{
+    struct mu_loop_thread *thread = MU_LIST_ITEM(posted, struct mu_loop_thread, ending);
+
+    thread->close(thread);
+    uv_close((uv_handle_t *)&thread->wake, NULL);
+}
+
+void mu_loop_thread_end(struct mu_loop_thread *thread, void (*close)(struct mu_loop_thread *thread),
+                        void (*ended)(struct mu_loop_thread *thread))
+{
+    thread->close = close;
+    thread->abandoned = ended;
+    (void)pthread_mutex_lock(&thread->lock);
+    thread->state = MU_LOOP_ABANDONED;
+    (void)pthread_mutex_unlock(&thread->lock);
+    thread->ending = (struct mu_posted){ .begin = begin_end };
+    mu_list_init(&thread->ending.link);
+    mu_loop_thread_post(thread, &thread->ending);
 }
 
 bool mu_loop_thread_stop(struct mu_loop_thread *thread, void (*close)(struct mu_loop_thread *thread),

@@ -10,6 +10,12 @@
 #include <semaphore.h>
 #include <uv.h>
 
+struct mu_posted { /* a call */
+    struct mu_list link;
+    void (*begin)(struct mu_posted *posted); /* on the loop; see call and post */
+    sem_t done;
+};
+
 struct mu_loop_thread { /* a member of what runs there */
     uv_loop_t loop;
     pthread_t thread;
@@ -20,20 +26,18 @@ struct mu_loop_thread { /* a member of what runs there */
     enum { MU_LOOP_RUNS, MU_LOOP_ENDED, MU_LOOP_ABANDONED } state; /* under lock */
     void (*close)(struct mu_loop_thread *thread);                  /* while it is stopped */
     void (*abandoned)(struct mu_loop_thread *thread);              /* the same */
-};
-
-struct mu_posted { /* a call; on its caller's stack */
-    struct mu_list link;
-    void (*begin)(struct mu_posted *posted); /* on the loop; in the end it, or what it began, calls mu_posted_done() */
-    sem_t done;
+    struct mu_posted ending;
 };
 
 /* The loop, ready to put handles on. Negative: *reterr says "`what`: ..." and there is nothing to end. */
 int mu_loop_thread_open(struct mu_loop_thread *thread, const char *what, struct muster_error *reterr);
 int mu_loop_thread_start(struct mu_loop_thread *thread, const char *what, struct muster_error *reterr);
-/* From any other thread: has `posted` begun, and returns when it is done. */
+/* From any other thread: has `posted`, on the caller's stack, begun, and returns when it is done. In the end `begin`,
+ * or what it began, calls mu_posted_done(). */
 void mu_loop_thread_call(struct mu_loop_thread *thread, struct mu_posted *posted);
 void mu_posted_done(struct mu_posted *posted); /* on the loop; it is gone from here on */
+/* The same, but does not wait: `posted` is the loop's, until `begin` gives it back in a way of its own. */
+void mu_loop_thread_post(struct mu_loop_thread *thread, struct mu_posted *posted);
 
 /* Of one that did not start: closes what is left on the loop, which the caller has begun to close, and ends it. */
 void mu_loop_thread_discard(struct mu_loop_thread *thread);
@@ -42,6 +46,9 @@ void mu_loop_thread_discard(struct mu_loop_thread *thread);
  * the end: then this returns false, and the memory is not the caller's any more. */
 bool mu_loop_thread_stop(struct mu_loop_thread *thread, void (*close)(struct mu_loop_thread *thread),
                          int64_t patience_ms, void (*abandoned)(struct mu_loop_thread *thread));
+/* The same, but does not wait: `ended` is the last that is called there. Then the thread is to be joined. */
+void mu_loop_thread_end(struct mu_loop_thread *thread, void (*close)(struct mu_loop_thread *thread),
+                        void (*ended)(struct mu_loop_thread *thread));
 void mu_loop_thread_done(struct mu_loop_thread *thread); /* frees what is in it, after it has ended */
 
 #endif

@@ -116,6 +116,7 @@ void mu_server_offer_engine(struct mu_server *server, const struct mu_server_off
     if (offer->token != NULL)
         server->token = *offer->token;
     mu_service_offer_engine(&server->era->service, offer->documents);
+    server->era->service.only = offer->only;
     if (server->token.is_there)
         mu_service_close_documents(&server->era->service, offer->notes);
 }

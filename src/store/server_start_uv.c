@@ -158,7 +158,7 @@ int mu_server_start(uv_loop_t *loop, int fd, const struct mu_server_config *conf
     return start_on(loop, &sockets, config, ret_server, reterr);
 }
 
-static bool listens_on(const struct mu_server *server, const union mu_addr *addr)
+bool mu_server_listens_on(const struct mu_server *server, const union mu_addr *addr)
 {
     MU_LIST_EACH (const struct mu_listener, listener, &server->listeners, link) {
         if (mu_addr_is_any(&listener->addr) || mu_addr_same_host(&listener->addr, addr))
@@ -173,7 +173,7 @@ int mu_server_listen_also(struct mu_server *server, const union mu_addr *addr, s
     char host[MU_ADDR_TEXT_MAX];
     int rc;
 
-    if (listens_on(server, addr))
+    if (mu_server_listens_on(server, addr))
         return 0;
     (void)mu_addr_host(addr, host, sizeof host); /* it has room for every address */
     rc = mu_listen_open_all(host, mu_addr_port(&server->addr), &sockets, reterr);

@@ -35,12 +35,15 @@ struct mu_server_offer {
     const char *node;             /* that hosts this store, as text, for WELCOME; empty: no node does. Copied */
     const char *documents;        /* as in session.h: a constant, or NULL */
     const char *notes;            /* the same; with a token nobody may write there either */
+    const char *only;             /* as in session.h; NULL: there is no such job */
     const struct mu_token *token; /* that nodes must have; NULL: none. Copied, and wiped when the server is closed */
 };
 
 /* From now on peers may speak the engine's frames (frames.h) here. Call it before there is any key, and not together
  * with mu_server_renew(): the engine stays with the table that is there. */
 void mu_server_offer_engine(struct mu_server *server, const struct mu_server_offer *offer);
+
+bool mu_server_listens_on(const struct mu_server *server, const union mu_addr *addr);
 
 /* Connections accepted from now on find an empty table; those that are there keep the one they have. */
 int mu_server_renew(struct mu_server *server, struct muster_error *reterr);

@@ -207,15 +207,22 @@ static bool is_of_document(const struct mu_service *service, const struct mu_req
            (!asks && service->notes != NULL && mu_slice_skip(&note, service->notes));
 }
 
+/* There may be no engine yet: nobody has asked for it. */
+static enum mu_engine_place place_of_job(const struct mu_service *service, struct mu_slice run_id)
+{
+    if (service->only != NULL && mu_slice_equal(run_id, mu_slice_str(service->only)))
+        return MU_ENGINE_PLACE_ONLY;
+    return service->engine != NULL ? mu_engine_place_of(service->engine, run_id) : MU_ENGINE_PLACE_NONE;
+}
+
 /* Where the job is whose document this writes. */
 static enum mu_engine_place place_of(const struct mu_service *service, enum mu_op op, struct mu_slice *ret_run_id,
                                      struct mu_slice key)
 {
     *ret_run_id = key;
-    if (!is_write(op) || service->engine == NULL || service->documents == NULL ||
-        !mu_slice_skip(ret_run_id, service->documents))
+    if (!is_write(op) || service->documents == NULL || !mu_slice_skip(ret_run_id, service->documents))
         return MU_ENGINE_PLACE_NONE;
-    return mu_engine_place_of(service->engine, *ret_run_id);
+    return place_of_job(service, *ret_run_id);
 }
 
 /* A COMPARE_SET counts also if it would change nothing: so PyTorch's nodes read the document. */
@@ -315,8 +322,7 @@ static bool is_about_closed_job(const struct mu_session *session, const struct m
 
     if (!mu_slice_skip(&run_id, MU_SESSION_JOB_PROBE))
         return false;
-    return service->documents_closed ||
-           (service->engine != NULL && mu_engine_place_of(service->engine, run_id) == MU_ENGINE_PLACE_ONLY);
+    return service->documents_closed || place_of_job(service, run_id) == MU_ENGINE_PLACE_ONLY;
 }
 
 static void move(struct mu_session *session)

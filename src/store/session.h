@@ -27,9 +27,11 @@ struct mu_service {
     bool offers_engine;     /* CHECK of MU_SESSION_PROBE, alone, makes an engine's connection of one of 2.2 or newer */
     /* A job meets in a document, which is a key of the table, or in the engine. In both it would be two jobs: while
      * the engine has the job, a SET or COMPARE_SET of that key waits (engine.h: outsiders), and other writes are
-     * refused. All are refused if the job takes no outsiders: CHECK of MU_SESSION_JOB_PROBE asks for that. */
+     * refused. All are refused if the job takes no outsiders: CHECK of MU_SESSION_JOB_PROBE asks for that. A node of
+     * the job has told the engine so, or the host knows it of its own job before any node has come. */
     struct mu_engine *engine; /* NULL: nobody has asked for it so far */
     const char *documents;    /* what the keys of documents begin with, before the run id; NULL: there are none */
+    const char *only;         /* the run id of that job; NULL: the host has none. Borrowed */
     struct mu_list outsiders; /* sessions that wait for their job's document */
     /* With a token every job is the engine's: nobody writes documents, or what nodes note beside them. Each CHECK of
      * MU_SESSION_JOB_PROBE says that the job is in the engine, so a node that wants a document gives up by itself. */

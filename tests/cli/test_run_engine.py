@@ -68,6 +68,20 @@ def test_nodes_form_restart_and_succeed(scene, start):
         assert why(agent) == [f"{cause}; restarting with 2 nodes, restart 1 of 2"]
 
 
+def test_where_many_nodes_may_come_the_workers_store_serves_beside_the_agent(scene, start):
+    """On a thread of its own. A new round has a new store."""
+    agents = start(2, "--nnodes=2:512", "--max-restarts=2")
+    first = scene.world(2)
+    master = local(one(first, "MASTER_PORT"))
+    assert run("store", "set", "--endpoint", master, "k", "v").code == 0
+    assert run("store", "get", "--endpoint", master, "k").out == b"v"
+    first[0].fail()
+    second = scene.world(2, without=first)
+    assert run("store", "check", "--endpoint", local(one(second, "MASTER_PORT")), "k").code != 0
+    end_all(second)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
 def test_a_budget_that_is_used_up_is_the_same_verdict_everywhere(scene, start):
     agents = start(2, "--nnodes=2", "--max-restarts=0")
     workers = scene.world(2)
@@ -257,6 +271,31 @@ def test_a_host_that_is_back_in_time_is_joined_for_free(scene, failed):
     assert [agent.end() for agent in (*guests, again)] == [0, 0, 0]
     for guest in guests:
         assert why(guest)[-1] == f"lost {HOST} (pid {pid}): the store that it hosted is gone; restarting with 3 nodes, no restart charged"
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_where_a_store_without_an_engine_takes_the_hosts_place_all_go_on_in_a_document(scene, failed):
+    """As a PyTorch node makes it that starts where the host was. What was counted counts on."""
+    options = ("--nnodes=2:3", "--max-restarts=2")
+    host, guests, endpoint = host_and_guests(scene, 2, *options)
+    first = scene.world(3)
+    for _ in range(failed):
+        first[1].fail()
+        first = scene.world(3, without=first)
+    pid = host.agent
+    kill_agent(host)
+    for guest in guests:
+        guest.said(f"lost {HOST} (pid {pid}): the store that it hosts refuses connections")
+    other = scene.node(endpoint, "-v", *options, conf="engine=off,last_call_timeout=1")
+    second = scene.world(3, without=first)
+    assert one(second, "TORCHELASTIC_RESTART_COUNT") == str(failed)
+    for guest in guests:
+        guest.said("meeting in a document")
+    second[0].fail()
+    third = scene.world(3, without=second)
+    assert one(third, "TORCHELASTIC_RESTART_COUNT") == str(failed + 1)
+    end_all(third)
+    assert [agent.end() for agent in (*guests, other)] == [0, 0, 0]
 
 
 def test_a_store_that_no_node_hosts_is_tried_without_limit_and_workers_run_on(scene, serve):

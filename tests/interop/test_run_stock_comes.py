@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from harness import NEW
 from rdzv_nodes import side_by_side, until
 from run_nodes import RUN_LIMIT, Actors
 
@@ -144,6 +145,20 @@ def test_one_that_goes_while_it_waits_disturbs_nobody(scenes, which):
     assert counts(world) == ["1", "1"]
     assert "document" not in scene.job.nodes[0].err
     scene.end_well(world, scene.job.nodes[:2])
+
+
+def test_it_hosts_the_store_where_the_host_was_and_all_go_on_there(scenes):
+    scene = scenes(NEW, "2:3")
+    host, guest = scene.ours(1), scene.ours(2)
+    world = scene.actors.world(2)
+    world[1].fail()
+    world = scene.actors.world(2, world)
+    host.signal(signal.SIGKILL)
+    until(lambda: "the store that it hosts refuses connections" in guest.err, RUN_LIMIT, "it is missed")
+    scene.stock(3)
+    world = scene.actors.world(2, world)
+    assert counts(world)[0] == "1", "a lost host costs nothing"
+    scene.end_well(world, [guest, scene.job.nodes[2]])
 
 
 @side_by_side

@@ -56,7 +56,7 @@ static int show(char *text, size_t room, const struct mu_boot_effect *e)
 {
     switch (e->type) {
     case MU_BOOT_DO_OPEN_STORE:
-        return show_place(text, room, "open", e);
+        return show_place(text, room, e->apart ? "open apart" : "open", e);
     case MU_BOOT_DO_RENEW_STORE:
         return show_place(text, room, "renew", e);
     case MU_BOOT_DO_OPEN_AGENTS:
@@ -213,6 +213,25 @@ static void rank_0_opens_a_store_checks_it_and_publishes_address_then_port(void 
     assert_string_equal(plain(s, MU_BOOT_ON_SET, T0), "done '10.0.0.1' 4711");
     assert_string_equal(mu_boot_state_text(s->boot.state), "done");
     assert_true(mu_boot_deadline_ms(&s->boot) == UINT64_MAX);
+}
+
+static void where_many_nodes_may_come_the_workers_store_has_a_thread_of_its_own(void **state)
+{
+    static const struct {
+        int64_t nodes_max;
+        const char *opens;
+    } rows[] = { { 0, "open" },
+                 { MU_BOOT_APART_NODES - 1, "open" },
+                 { MU_BOOT_APART_NODES, "open apart" },
+                 { 10 * MU_BOOT_APART_NODES, "open apart" } };
+    struct scene *s = *state;
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        configure(s, (struct mu_boot_config){ .use_agent_store = true, .nodes_max = rows[i].nodes_max });
+        assert_string_equal(start(s, T0, ours(0, 0)), rows[i].opens);
+    }
+    configure(s, (struct mu_boot_config){ .agents_store = true, .nodes_max = MU_BOOT_APART_NODES });
+    assert_string_equal(start(s, T0, ours(0, 0)), "open for agents"); /* to which few connect */
 }
 
 static void rounds_of_our_own_kind_get_a_new_store_each(void **state)
@@ -1090,6 +1109,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE(keys_bear_the_tag_of_a_round_that_is_ours_alone),
         SCENE(rank_0_opens_a_store_checks_it_and_publishes_address_then_port),
+        SCENE(where_many_nodes_may_come_the_workers_store_has_a_thread_of_its_own),
         SCENE(rounds_of_our_own_kind_get_a_new_store_each),
         SCENE(with_a_stock_member_one_listener_stays_for_good),
         SCENE(without_an_agents_store_only_a_free_port_is_published),

@@ -3,7 +3,7 @@
 #include "handler/boot_uv.h"
 #include "pure.h"
 #include "store/client_uv.h"
-#include "store/server_uv.h"
+#include "store/placed_server_uv.h"
 #include "turns_uv.h"
 
 #include <stdio.h>
@@ -279,7 +279,7 @@ static void an_address_of_another_machine_opens_every_address(void **state)
     (void)state;
     assert_int_equal(open_boot_at("192.0.2.77", true, false), 0);
     begin(0, 0);
-    assert_true(mu_addr_is_any(mu_server_address(mu_boot_uv_agents_store(&s.boot))));
+    assert_true(mu_addr_is_any(mu_placed_server_address(mu_boot_uv_agents_store(&s.boot))));
     end();
 }
 
@@ -292,7 +292,7 @@ static void agents_listen_where_workers_will(void **state)
     assert_int_equal(open_boot_at("127.0.0.9", false, true), 0);
     begin(0, 0);
     (void)published(0);
-    addr = mu_server_address(mu_boot_uv_agents_store(&s.boot));
+    addr = mu_placed_server_address(mu_boot_uv_agents_store(&s.boot));
     assert_true(mu_addr_host(addr, text, sizeof text));
     assert_string_equal(text, "127.0.0.9");
     assert_true(answers(mu_addr_port(addr))); /* by loopback */
@@ -337,7 +337,7 @@ static void agents_may_have_a_store_where_workers_have_none(void **state)
     begin(0, 0);
     port = published(0);
     assert_false(answers(port));
-    assert_true(answers(mu_addr_port(mu_server_address(mu_boot_uv_agents_store(&s.boot)))));
+    assert_true(answers(mu_addr_port(mu_placed_server_address(mu_boot_uv_agents_store(&s.boot)))));
     begin(1, 1);
     assert_null(mu_boot_uv_agents_store(&s.boot)); /* of the round before */
     answer(MUSTER_ETIMEOUT, NULL);

@@ -7,6 +7,7 @@
 #include "store/client_uv.h"
 #include "store/listen.h"
 #include "store/server_uv.h"
+#include "wire.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -516,6 +517,67 @@ static void a_node_without_the_engine_is_refused_where_all_others_want_it(void *
     end(&s);
 }
 
+/* As a PyTorch node begins, with the bytes of its first two requests. */
+static int begin_as_pytorch(unsigned port)
+{
+    struct sockaddr_in addr = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    struct mu_slice said = wire(MU_DIALECT_V, "VALIDATE CE F7 85 3C COMPARE_SET (/torch.rendezvous.job) () (x)");
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    assert_int_equal(send(fd, said.data, said.len, 0), said.len);
+    return fd;
+}
+
+/* The host itself has only begun to connect by then. */
+static void a_pytorch_node_that_comes_first_does_not_take_a_job_out_of_the_engine(void **state)
+{
+    struct scene s;
+    char byte;
+    int fd;
+
+    (void)state;
+    begin(&s);
+    assert_int_equal(start(&s, 0, endpoint_of("localhost", 0), "engine=only", 1, NULL), 0);
+    ASK(&s.nodes[0], join);
+    RUN_UNTIL(&s, logged_hostings > 0);
+    fd = begin_as_pytorch(logged_port);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 0 || s.nodes[0].told[MUSTER_RDZV_FAILED] > 0);
+    assert_int_equal(s.nodes[0].told[MUSTER_RDZV_JOINED], 1);
+    assert_int_equal(recv(fd, &byte, 1, 0), 0);
+    assert_int_equal(close(fd), 0);
+    end(&s);
+}
+
+/* The store answers, but not this: it is not away, and the node is not a new one each time its time is up. */
+static void a_node_without_the_engine_waits_in_peace_where_there_is_no_place(void **state)
+{
+    struct scene s;
+    uint64_t began_ms;
+
+    (void)state;
+    begin_pair_of(&s, ENGINE ",last_call_timeout=1", 2);
+    assert_int_equal(start(&s, 2, endpoint_of("localhost", logged_port), "engine=off,read_timeout=1", 2, NULL), 0);
+    ASK(&s.nodes[2], join);
+    began_ms = uv_now(&s.loop);
+    RUN_UNTIL(&s, uv_now(&s.loop) > began_ms + 1500 || s.nodes[2].told[MUSTER_RDZV_BACKEND_DOWN] > 0);
+    assert_int_equal(s.nodes[2].told[MUSTER_RDZV_BACKEND_DOWN], 0);
+    ASK(&s.nodes[0], close);
+    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_CLOSED] > 0);
+    ASK(&s.nodes[2], leave);
+    RUN_UNTIL(&s, s.nodes[2].told[MUSTER_RDZV_LEFT] > 0);
+    end(&s);
+}
+
+static bool knows_store(const struct node *node)
+{
+    char host[MU_RDZV_HOST_MAX];
+    uint16_t port = 0;
+
+    return node->handler->ops->endpoint(node->handler, host, sizeof host, &port) && port == logged_port;
+}
+
 /* What a PyTorch node is to them, too. */
 static void with_a_node_without_the_engine_all_meet_in_a_document(void **state)
 {
@@ -528,7 +590,10 @@ static void with_a_node_without_the_engine_all_meet_in_a_document(void **state)
     RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_WAITING] > 0 && s.nodes[1].told[MUSTER_RDZV_WAITING] > 0);
     ASK(&s.nodes[0], join);
     ASK(&s.nodes[1], join);
-    RUN_UNTIL(&s, s.nodes[0].told[MUSTER_RDZV_JOINED] > 1 && s.nodes[1].told[MUSTER_RDZV_JOINED] > 1);
+    while (s.nodes[0].told[MUSTER_RDZV_JOINED] < 2 || s.nodes[1].told[MUSTER_RDZV_JOINED] < 2) {
+        (void)uv_run(&s.loop, UV_RUN_ONCE);
+        assert_true(knows_store(&s.nodes[0]) && knows_store(&s.nodes[1])); /* agents' keys are there all the while */
+    }
     RUN_UNTIL(&s, s.nodes[2].told[MUSTER_RDZV_JOINED] > 0);
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(s.nodes[i].world_size, 3);
@@ -1030,6 +1095,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_node_with_a_token_does_not_go_on_without, make_tokens, remove_tokens),
         cmocka_unit_test_setup_teardown(a_token_that_cannot_be_used_is_an_error_at_once, make_tokens, remove_tokens),
         cmocka_unit_test(a_node_without_the_engine_is_refused_where_all_others_want_it),
+        cmocka_unit_test(a_pytorch_node_that_comes_first_does_not_take_a_job_out_of_the_engine),
+        cmocka_unit_test(a_node_without_the_engine_waits_in_peace_where_there_is_no_place),
         cmocka_unit_test(with_a_node_without_the_engine_all_meet_in_a_document),
         cmocka_unit_test(where_others_meet_in_a_document_so_do_we),
         cmocka_unit_test(a_port_taken_by_a_store_is_joined),

@@ -714,6 +714,24 @@ static void the_two_bytes_of_a_raced_cancel_may_come_apart(void **state)
     end(&s);
 }
 
+static void a_call_may_be_given_more_time_but_not_less(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    start(&s, MU_DIALECT_V);
+    (void)submit(&s, (struct mu_call){ .kind = MU_CALL_NUM_KEYS }, 100);
+    mu_call_extend(&s.call[0], 300);
+    mu_call_extend(&s.call[0], 200);
+    assert_int_equal(mu_calls_deadline_ms(&s.calls), s.call[0].start_ms + 300);
+    mu_call_extend(&s.call[0], UINT64_MAX);
+    mu_calls_pass_time(&s.calls, s.call[0].start_ms + 300);
+    assert_string_equal(finished(&s), "");
+    mu_calls_pass_time(&s.calls, UINT64_MAX - 1);
+    assert_string_equal(finished(&s), "num_keys ETIMEOUT");
+    end(&s);
+}
+
 static void a_call_may_be_ended_before_its_time(void **state)
 {
     static const enum mu_dialect dialects[] = { MU_DIALECT_V, MU_DIALECT_L1, MU_DIALECT_L0 };
@@ -1312,6 +1330,7 @@ int main(void)
         cmocka_unit_test(a_late_multi_get_is_swallowed_to_its_last_value),
         cmocka_unit_test(a_wait_out_of_time_is_cancelled_and_the_connection_goes_on),
         cmocka_unit_test(the_two_bytes_of_a_raced_cancel_may_come_apart),
+        cmocka_unit_test(a_call_may_be_given_more_time_but_not_less),
         cmocka_unit_test(a_call_may_be_ended_before_its_time),
         cmocka_unit_test(a_113_wait_out_of_time_costs_the_connection),
         cmocka_unit_test(a_set_half_written_on_a_replaced_connection_fails),

@@ -53,6 +53,26 @@ static void a_silent_store_is_noticed_before_others_miss_us(void **state)
     assert_int_equal(request.timeout_ms, 3000);
 }
 
+static void a_store_that_answers_may_keep_the_document_back_from_a_node_that_joins(void **state)
+{
+    static const struct {
+        struct mu_rdzv_effect effect;
+        uint64_t ms;
+    } rows[] = {
+        { { .type = MU_RDZV_DO_READ, .wait_ms = 600000 }, 600000 },
+        { { .type = MU_RDZV_DO_READ }, 0 },
+        { { .type = MU_RDZV_DO_TURN_WAIT, .wait_ms = 70 }, 0 },
+    };
+    struct mu_dynamic_config config = { .request_timeout_ms = 60000, .settings = MU_RDZV_SETTINGS_DEFAULT };
+    struct mu_kv_request request = { .number = 0 };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        (void)mu_dynamic_ask(&rows[i].effect, &config, &request);
+        assert_int_equal(request.held_ms, rows[i].ms);
+    }
+}
+
 static void every_wish_of_the_machine_is_a_request_with_an_answer(void **state)
 {
     static const struct {
@@ -304,6 +324,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
         TEST(a_silent_store_is_noticed_before_others_miss_us),
+        TEST(a_store_that_answers_may_keep_the_document_back_from_a_node_that_joins),
         TEST(a_back_end_is_looked_for_no_longer_than_a_join_lasts),
         TEST(a_back_end_that_does_not_answer_is_no_connection),
         TEST(of_the_lost_those_who_wait_come_last),

@@ -21,6 +21,7 @@ struct scene {
     struct mu_engine_store *store;
     const char *run_id;
     const struct mu_token *token;
+    bool only;
     uint64_t lease_ms;
     uint64_t now_ms;
     bool linked;                   /* as the driver would see it */
@@ -89,9 +90,9 @@ static void say_event(const struct mu_fold_event *e)
         add(e->error != NULL ? "trouble%s: %s" : "trouble over%s%s", e->gone ? " (gone)" : "", why);
         break;
     case MU_FOLD_ON_MET:
-        if (e->another || e->host.len > 0) /* else it is the one that was met before, which no node hosts */
-            add("met%s%s%.*s", e->another ? " another" : "", e->host.len > 0 ? " of " : "", (int)e->host.len,
-                e->host.data);
+        if (e->another || e->host.len > 0 || e->moved) /* else it is the one that was met before, which no node hosts */
+            add("met%s%s%.*s%s", e->another ? " another" : "", e->host.len > 0 ? " of " : "", (int)e->host.len,
+                e->host.data, e->moved ? ", the job is in its document" : "");
         break;
     case MU_FOLD_ON_LEASED:
         assert_true(e->lease > 0);
@@ -395,6 +396,7 @@ static struct mu_engine_store *store_renewed(uint64_t renew_ms)
                                              .renew_ms = renew_ms,
                                              .seed = 5,
                                              .will_secret = "0123456789abcde",
+                                             .only = sc.only,
                                              .token = sc.token };
 
     return mu_engine_store_new(&config);
@@ -528,6 +530,34 @@ static void a_store_without_an_engine_is_refused_by_name(void **state)
     pass(10000);
     load(3, MU_FOLD_JOB); /* it may have been replaced */
     says("connect");
+}
+
+/* Where the job met in an engine: its host is gone, and a PyTorch node hosts a store in its place. */
+static void a_store_without_an_engine_has_the_job_in_a_document_where_there_was_an_engine(void **state)
+{
+    (void)state;
+    settle_in();
+    lose();
+    pass_to_deadline();
+    link_up();
+    trace_begin(&sc.trace);
+    hear("\1", 1);
+    says("met another, the job is in its document; hang up");
+}
+
+static void of_a_job_that_wants_the_engine_only_it_is_refused_by_name(void **state)
+{
+    (void)state;
+    mu_engine_store_free(sc.store);
+    sc.only = true;
+    sc.store = store_new();
+    settle_in();
+    lose();
+    pass_to_deadline();
+    link_up();
+    trace_begin(&sc.trace);
+    hear("\1", 1);
+    says("lease lost 1 for good: " STORE NO_ENGINE "; hang up");
 }
 
 static void what_is_no_store_is_given_up_and_tried_again(void **state)
@@ -2192,6 +2222,8 @@ int main(void)
         TEST(a_job_may_have_the_longest_name),
         TEST(nothing_is_done_before_something_is_wanted),
         TEST(a_store_without_an_engine_is_refused_by_name),
+        TEST(a_store_without_an_engine_has_the_job_in_a_document_where_there_was_an_engine),
+        TEST(of_a_job_that_wants_the_engine_only_it_is_refused_by_name),
         TEST(what_is_no_store_is_given_up_and_tried_again),
         TEST(a_hello_that_is_refused),
         TEST(each_request_has_its_answer),

@@ -153,6 +153,28 @@ static void a_store_that_is_no_engine_is_not_the_hosts(void **state)
     assert_non_null(strstr(s->trace, "lost: lost node22: the store that it hosted is gone"));
 }
 
+/* The job goes on in its document: a PyTorch node hosts that store. */
+static void where_another_store_has_the_job_in_a_document_the_host_is_lost_too(void **state)
+{
+    const struct mu_fold_event event = { .type = MU_FOLD_ON_MET, .another = true, .moved = true };
+    struct scene *s = *state;
+
+    be_guest(s);
+    assert_string_equal(step(s, event), "lost: lost node22: the store that it hosted is gone");
+    assert_true(mu_fold_has_moved(s->fold));
+}
+
+static void who_has_heard_of_the_loss_hears_nothing_more_there(void **state)
+{
+    const struct mu_fold_event event = { .type = MU_FOLD_ON_MET, .another = true, .moved = true };
+    struct scene *s = *state;
+
+    be_guest(s);
+    (void)store_is_gone(s);
+    assert_string_equal(step(s, event), "");
+    assert_true(mu_fold_has_moved(s->fold));
+}
+
 static void whoever_has_left_because_of_it_says_where_it_was(void **state)
 {
     struct scene *s = *state;
@@ -474,6 +496,8 @@ int main(void)
         HOST_TEST(a_store_that_is_no_members_is_waited_for),
         HOST_TEST(a_member_that_meets_another_store_has_lost_its_host),
         HOST_TEST(a_store_that_is_no_engine_is_not_the_hosts),
+        HOST_TEST(where_another_store_has_the_job_in_a_document_the_host_is_lost_too),
+        HOST_TEST(who_has_heard_of_the_loss_hears_nothing_more_there),
         HOST_TEST(whoever_has_left_because_of_it_says_where_it_was),
         HOST_TEST(whoever_saw_a_world_that_is_lost_says_so_too),
         HOST_TEST(what_it_has_reported_is_reported_anew),

@@ -537,6 +537,30 @@ static void a_probe_that_is_lost_is_made_again(void **state)
     assert_string_equal(play(&h, "silent", 1000 + PATIENCE_MS), "disconnect, fail (reset) -> idle");
 }
 
+/* Agents' keys are there all the while. */
+static void a_store_is_known_also_while_the_job_moves_to_its_document(void **state)
+{
+    static const struct {
+        const char *words;
+        bool known;
+    } rows[] = { { "start-foreign connected answered", false },
+                 { "offered", true },
+                 { "moved", true },
+                 { "refused", true },
+                 { "time", true },
+                 { "connected answered", true },
+                 { "unusable", false },
+                 { "start-foreign", true } };
+    struct mu_host h = engine_host();
+
+    (void)state;
+    assert_false(mu_host_is_known(&h));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        (void)play(&h, rows[i].words, 1000 * i);
+        assert_int_equal(mu_host_is_known(&h), rows[i].known);
+    }
+}
+
 static void a_job_that_wants_the_engine_only_does_not_follow_to_a_document(void **state)
 {
     struct mu_host h = engine_host();
@@ -837,6 +861,7 @@ int main(void)
         cmocka_unit_test(a_job_with_a_token_never_meets_in_a_document),
         cmocka_unit_test(an_address_with_colons_has_brackets_before_its_port),
         cmocka_unit_test(a_probe_that_is_lost_is_made_again),
+        cmocka_unit_test(a_store_is_known_also_while_the_job_moves_to_its_document),
         cmocka_unit_test(a_job_that_wants_the_engine_only_does_not_follow_to_a_document),
         cmocka_unit_test(a_node_without_the_engine_is_told_that_the_others_have_it),
         cmocka_unit_test(silence_ends_with_the_time),

@@ -61,6 +61,7 @@ struct scene {
     int64_t bell;
     uint64_t main_id, park_id, turn_id; /* of the last effect of that kind; 0: answered */
     enum mu_rdzv_effect_type main_type;
+    uint64_t held_ms;           /* of the last READ */
     char token[4096];           /* that the machine was given last */
     unsigned tokens;            /* how many there were */
     char written[DOC_TEXT_MAX]; /* what is to be written, with its times */
@@ -197,6 +198,7 @@ static void note(struct scene *s, const struct mu_rdzv_effect *effect)
     case MU_RDZV_DO_READ:
         s->main_id = effect->id;
         s->main_type = effect->type;
+        s->held_ms = effect->wait_ms;
         break;
     case MU_RDZV_DO_SETTLE:
         s->main_id = effect->id;
@@ -1789,6 +1791,23 @@ static const char *joins_again(const char *text)
     T(ask(s, MU_RDZV_JOIN), "read");
     assert_non_null(strstr(state(s, text), "write"));
     return written(s);
+}
+
+/* Its job meets in the store's engine then. Whoever was in a round has seen one. */
+static void who_joins_waits_for_a_document_for_as_long_as_it_wants_to_join(void **unused)
+{
+    struct scene *s = START(2, 3, PLAIN);
+
+    (void)unused;
+    T(ask(s, MU_RDZV_JOIN), "read");
+    assert_true(s->held_ms > JOIN_MS);
+    s = START(2, 3, PLAIN);
+    be_member(s, "4 complete a=0@ b=1@ c=2@");
+    T(pass(s, 1000), "read");
+    assert_int_equal(s->held_ms, 0);
+    s = START(2, 3, PLAIN);
+    T(ask(s, MU_RDZV_LOOK), "read");
+    assert_int_equal(s->held_ms, 0);
 }
 
 static void a_rounds_end_its_opening_and_its_completion_are_rung_and_no_more(void **unused)
@@ -3713,6 +3732,7 @@ int main(void)
         SCENE(a_heartbeat_that_was_lost_to_another_write_is_written_soon),
         SCENE(the_bell_is_rung_only_for_what_others_wait_for),
         SCENE(the_dead_are_taken_out_soon_and_rung_for),
+        SCENE(who_joins_waits_for_a_document_for_as_long_as_it_wants_to_join),
         SCENE(a_rounds_end_its_opening_and_its_completion_are_rung_and_no_more),
         SCENE(the_first_that_wants_in_is_rung_for),
         SCENE(for_pytorchs_nodes_the_first_of_ours_rings),

@@ -1449,6 +1449,32 @@ static void it_can_be_asked_whether_a_job_meets_in_the_engine_alone(void **state
     mu_engine_free(engine);
 }
 
+/* As its host wants it: others come before the first node has said HELLO. */
+static void a_job_of_which_the_store_knows_that_it_wants_the_engine_only_never_has_a_document(void **state)
+{
+    struct mu_engine_peer node;
+    struct scene *s = *state;
+    struct mu_engine *engine;
+
+    s->service.documents = "/doc.";
+    s->service.only = "job";
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "00");
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/other)", "01");
+    assert_asks(s, 0, "COMPARE_SET (/doc.other) () (x)", "(x)");
+    for (unsigned i = 0; i < 2; i++) {
+        joins(s, 4, MU_DIALECT_V);
+        assert_true(says(s, 4, i == 0 ? "COMPARE_SET (/doc.job) () (x)" : "SET (/doc.job) (x)") < 0);
+        assert_true(s->peers[4].session.strayed);
+        assert_string_equal(s->err.text,
+                            "it asks for the document of job 'job', which meets in the engine alone (engine=only)");
+        leaves(s, 4);
+    }
+    engine = engine_with_job(s, &node); /* which has not said so */
+    assert_asks(s, 0, "CHECK #1 (muster/engine/1/job)", "00");
+    node_goes(engine, &node);
+    mu_engine_free(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1505,6 +1531,7 @@ int main(void)
         test(a_job_that_wants_the_engine_only_refuses_those_who_wait),
         test(who_goes_on_sending_while_it_waits_is_refused),
         test(it_can_be_asked_whether_a_job_meets_in_the_engine_alone),
+        test(a_job_of_which_the_store_knows_that_it_wants_the_engine_only_never_has_a_document),
         test(where_jobs_have_a_token_nobody_writes_documents),
         cmocka_unit_test(a_conversation_survives_any_allocation_that_fails),
     };
