@@ -25,11 +25,12 @@ class Story:
     def start(self, *words, conf="join_timeout=60,last_call_timeout=1", nnodes=1):
         path = self.job.directory / f"events.{len(self.paths)}"
         self.paths.append(path)
-        options = self.job.meeting(nnodes, conf=conf)
         environment = {"RDZV_EVENTS": str(path)} if self.kind == "stock" else None
-        if self.kind == "muster":
-            options += ["--event-log-handler", f"file:{path}"]
-        return self.job.launch(self.kind, "--monitor-interval", 0.1, *options, *words, environment=environment)
+        if self.kind == "muster":  # in the engine there is no document, and less to tell
+            conf += ",engine=off"
+            words = ["--event-log-handler", f"file:{path}", *words]
+        return self.job.launch(self.kind, "--monitor-interval", 0.1, *self.job.meeting(nnodes, conf=conf), *words,
+                               environment=environment)
 
     def events(self, number=0):
         """Those of a node's rendezvous. In messages N stands for the node, J for the job, P for the process."""
