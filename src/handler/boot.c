@@ -91,7 +91,8 @@ int mu_boot_init(struct mu_boot *boot, const struct mu_boot_config *config, stru
         .use_agent_store = config->use_agent_store,
         .agents_store = config->agents_store,
         .standalone = config->nodes_max == 1,
-        .apart = config->nodes_max >= MU_BOOT_APART_NODES,
+        /* A store on a thread gives its port back a moment later; one that was given is wanted again at once. */
+        .apart = config->nodes_max >= MU_BOOT_APART_NODES && config->master.port == 0,
         .at_localhost = config->at_localhost,
         .loopback_name = config->no_localhost ? "127.0.0.1" : "localhost",
         .timeout_ms = config->timeout_ms == 0 ? MU_BOOT_TIMEOUT_MS : config->timeout_ms,

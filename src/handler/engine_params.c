@@ -48,7 +48,7 @@ int mu_engine_check_nodes(const struct mu_rdzv_settings *settings, struct muster
         return 0;
     return mu_fail(reterr, MUSTER_EINVAL,
                    "a minimum of %" PRId64 " nodes is more than %u, the most that fit into a round of etcd-v3, or of "
-                   "c10d with engine=on",
+                   "c10d; with engine=off there may be more",
                    settings->nodes_min, MU_FOLD_MEMBERS_MAX);
 }
 
@@ -60,9 +60,10 @@ int mu_engine_take_token_file(struct muster_rdzv_params *params, const char *pat
     if (path == NULL || path[0] == '\0' || strcmp(muster_rdzv_params_backend(params), "c10d") != 0 ||
         is_given(params, "token_file"))
         return 0;
-    rc = mu_rdzv_word_from_params(params, "engine", "off", word, reterr);
-    if (rc == 0 && strcmp(word, "on") != 0)
-        return mu_fail(reterr, MUSTER_EINVAL, "MUSTER_TOKEN_FILE is set, and a token needs --rdzv-conf engine=on");
+    rc = mu_rdzv_word_from_params(params, "engine", MU_ENGINE_DEFAULT, word, reterr);
+    if (rc == 0 && strcmp(word, "off") == 0)
+        return mu_fail(reterr, MUSTER_EINVAL,
+                       "MUSTER_TOKEN_FILE is set, and there is no token with --rdzv-conf engine=off");
     return rc == 0 ? muster_rdzv_params_set_text(params, "token_file", path, reterr) : rc;
 }
 
@@ -82,7 +83,7 @@ static int need_engine(const struct muster_rdzv_params *params, struct muster_er
 
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (is_given(params, keys[i]))
-            return mu_fail(reterr, MUSTER_EINVAL, "option '%s' needs engine=on", keys[i]);
+            return mu_fail(reterr, MUSTER_EINVAL, "option '%s' does not go with engine=off", keys[i]);
     return 0;
 }
 

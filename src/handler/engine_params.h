@@ -6,6 +6,7 @@
 #include "handler/handler.h"
 #include "rdzv/fold.h"
 
+#define MU_ENGINE_DEFAULT "on" /* of the option `engine` */
 #define MU_ENGINE_LEASE_MS 5000
 #define MU_ENGINE_LEASE_MAX_MS 3600000
 #define MU_ENGINE_JOB_LEASE_S 60 /* how long the rest of a job stays; at least four leases of a node */
@@ -32,7 +33,7 @@ int mu_engine_check_nodes(const struct mu_rdzv_settings *settings, struct muster
 /* Where the token is; NULL: there is none. Borrowed from the parameters. */
 int mu_engine_token_file(const struct muster_rdzv_params *params, const char **ret_path, struct muster_error *reterr);
 /* A path from the environment (MUSTER_TOKEN_FILE; NULL or empty: it is not set) as the option token_file, which wins if
- * it is given, too. Only c10d has tokens. MUSTER_EINVAL: there is a path, and no engine=on. */
+ * it is given, too. Only c10d has tokens. MUSTER_EINVAL: there is a path, and engine=off. */
 int mu_engine_take_token_file(struct muster_rdzv_params *params, const char *path, struct muster_error *reterr);
 
 /* Of a muster store's engine. The lease is as long as the silence after which a node counts as dead, if the user has

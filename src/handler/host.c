@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "base/texts.h"
 #include "handler/dynamic.h"
+#include "handler/engine_params.h"
 #include "kv/kv.h"
 
 #include <assert.h>
@@ -51,7 +52,7 @@ static int read_engine(const struct muster_rdzv_params *params, struct mu_host_c
                        struct muster_error *reterr)
 {
     char word[MU_RDZV_WORD_MAX];
-    int rc = mu_rdzv_word_from_params(params, "engine", "on", word, reterr);
+    int rc = mu_rdzv_word_from_params(params, "engine", MU_ENGINE_DEFAULT, word, reterr);
 
     if (rc < 0)
         return rc;
@@ -467,7 +468,7 @@ static void asking(struct mu_host *h, const struct mu_host_event *event, struct 
         add(out, MU_HOST_DO_DISCONNECT);
         (void)mu_fail(&h->error, MUSTER_ERDZV_CONNECTION,
                       "this node has engine=off, but the job meets in the engine of the store at %s alone (it has a "
-                      "token, or engine=only); start it with engine=on",
+                      "token, or engine=only); start it without engine=off",
                       mu_host_dial_endpoint(h, endpoint));
         fail(h, out);
     } else {

@@ -74,6 +74,7 @@ static int on_welcome(struct mu_engine_store *s, const struct mu_frame *frame, s
     s->is_another = s->has_epoch && s->epoch != frame->epoch;
     s->epoch = frame->epoch;
     s->has_epoch = true;
+    s->hosted_by_node = frame->node.len > 0;
     (void)snprintf(s->local, sizeof s->local, "%.*s", (int)frame->your_addr.len, frame->your_addr.data);
     if (!tell_met(s, frame->node, frame->moved))
         return mu_fail(reterr, MUSTER_ENOMEM, "no memory for what the engine says");
@@ -487,18 +488,21 @@ static int take_frames(struct mu_engine_store *s, struct mu_slice bytes, struct 
     return rc;
 }
 
-/* Our job has met in an engine, which is gone: nobody but a PyTorch node hosts such a store in its place. */
-static bool follows_to_document(const struct mu_engine_store *s)
-{
-    return s->has_epoch && !s->only && !s->token.is_there;
-}
-
-/* Refused for good, or the end of the engine. */
+/* Refused for good, or the end of the engine, or a store to wait for. Where a node of the job hosted the engine, only a
+ * PyTorch node hosts a store without one in its place: the job goes on there. A `muster store` is no member, and those
+ * whose workers run lose nothing with it: they wait until it is back. */
 static int on_no_engine(struct mu_engine_store *s, struct muster_error *reterr)
 {
-    if (!follows_to_document(s)) {
-        (void)mu_fail(&s->why, MUSTER_ENOTSUP, "the store at %s has no engine: it is PyTorch's, or of an older muster",
-                      s->peer);
+    struct muster_error none;
+
+    (void)mu_fail(&none, MUSTER_ENOTSUP, "the store at %s has no engine: it is PyTorch's, or of an older muster",
+                  s->peer);
+    if (s->has_epoch && !s->hosted_by_node) {
+        *reterr = none;
+        return none.code;
+    }
+    if (!s->has_epoch || s->only || s->token.is_there) {
+        s->why = none;
         mu_es_refuse_all(s);
         return 0;
     }

@@ -100,8 +100,9 @@ struct mu_engine_store {
     uint32_t last_id;                                        /* of frames */
     uint32_t hello_id, attach_id, grant_id, keep_id, end_id; /* of frames; 0: no answer is awaited */
     uint64_t epoch;
-    bool has_epoch;  /* an engine was met */
-    bool is_another; /* ... and it was another one than before */
+    bool has_epoch;      /* an engine was met */
+    bool hosted_by_node; /* ... in the store of a node of the job */
+    bool is_another;     /* ... and it was another one than before */
     struct mu_buf in, out;
     struct muster_error why; /* there is no connection; code 0: it was not tried yet */
     uint64_t trouble_at_ms;  /* UINT64_MAX: not planned */

@@ -1,4 +1,4 @@
-/* One node of an etcd-v3 rendezvous, see fold.h: who else waits, for messages. Nothing is decided by it. */
+/* One node of a rendezvous with a leader, see fold.h: who else waits, for messages. Nothing is decided by it. */
 #include "rdzv/fold_parts.h"
 
 #include "rdzv/timeout_text.h"

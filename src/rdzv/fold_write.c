@@ -1,4 +1,4 @@
-/* One node of an etcd-v3 rendezvous, see fold.h: what it asks of etcd, and what it writes there for itself: its record,
+/* One node of a rendezvous with a leader, see fold.h: what it asks of etcd, and what it writes there for itself: its record,
  * the leader's place, the mark of a closed job. */
 #include "rdzv/fold_parts.h"
 

@@ -18,20 +18,20 @@ struct mu_placed_server; /* opaque */
 /* As mu_server_start_as(). `apart`: on a thread of its own. */
 int mu_placed_server_start(uv_loop_t *loop, const struct muster_store_server_config *config, bool apart,
                            struct mu_placed_server **ret_server, struct muster_error *reterr);
-const union mu_addr *mu_placed_server_address(const struct mu_placed_server *server);
+const union mu_addr *mu_placed_server_address(const struct mu_placed_server *p);
 /* As mu_server_listen_also(): returns when it listens there. */
-int mu_placed_server_listen_also(struct mu_placed_server *server, const union mu_addr *addr,
+int mu_placed_server_listen_also(struct mu_placed_server *p, const union mu_addr *addr,
                                  struct muster_error *reterr);
 
 typedef void mu_placed_server_renewed(void *ctx, uint64_t id, const struct muster_error *error); /* NULL: done */
 /* As mu_server_renew(). `renewed` once, with that id, also from inside; not if the server is closed before. */
-void mu_placed_server_renew(struct mu_placed_server *server, uint64_t id, mu_placed_server_renewed *renewed, void *ctx);
+void mu_placed_server_renew(struct mu_placed_server *p, uint64_t id, mu_placed_server_renewed *renewed, void *ctx);
 
-bool mu_placed_server_is_alone(struct mu_placed_server *server);
+bool mu_placed_server_is_alone(struct mu_placed_server *p);
 /* As mu_server_when_alone(). Without memory it is not told. */
-void mu_placed_server_when_alone(struct mu_placed_server *server, void (*alone)(void *ctx), void *ctx);
+void mu_placed_server_when_alone(struct mu_placed_server *p, void (*alone)(void *ctx), void *ctx);
 
 /* `closed` later, from the owner's loop; may be NULL. */
-void mu_placed_server_close(struct mu_placed_server *server, void (*closed)(void *ctx), void *ctx);
+void mu_placed_server_close(struct mu_placed_server *p, void (*closed)(void *ctx), void *ctx);
 
 #endif

@@ -236,7 +236,7 @@ static int keep_to_the_engine(struct mu_session *session, const struct mu_reques
         session->strayed = true;
         return mu_fail(reterr, MUSTER_EINVAL,
                        "it writes the key '%.*s', but this store has a token: its jobs meet in the engine alone, so "
-                       "nodes need engine=on and token_file",
+                       "nodes need token_file, and not engine=off",
                        (int)(request->key.len < KEY_SHOWN ? request->key.len : KEY_SHOWN), request->key.data);
     }
     place = place_of(service, request->op, &run_id, request->key);

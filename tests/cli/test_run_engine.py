@@ -450,13 +450,32 @@ def test_two_jobs_at_one_store_do_not_meet(scene, serve):
     assert [agent.end() for agent in agents] == [0, 0, 0]
 
 
+def test_workers_run_on_when_a_store_alone_is_replaced_by_one_without_an_engine(scene, serve):
+    """Whatever it is, no member was lost; the job's own store may come back there."""
+    server = serve()
+    agents = [scene.node(server.endpoint, "--nnodes=2", conf=ENGINE) for _ in range(2)]
+    workers = scene.world(2)
+    server.stop()
+    other = scene.node(server.endpoint, "--nnodes=1", id="other", conf="last_call_timeout=1,engine=off,is_host=true")
+    for agent in agents:
+        agent.said("has no engine")
+    other.signal(signal.SIGTERM)
+    assert other.end() == 1
+    serve("--port", str(server.port))
+    for agent in agents:
+        agent.said("the store is back after")
+    assert all(worker.alive for worker in workers)
+    end_all(workers)
+    assert [agent.end() for agent in agents] == [0, 0]
+
+
 # ---- Options ----
 
 
 @pytest.mark.parametrize("conf, said", [
     ("engine=maybe", "option 'engine': 'maybe' is none of on, off and only"),
-    ("engine=off,fence=5", "option 'fence' needs engine=on"),
-    ("engine=off,restart_window=5", "option 'restart_window' needs engine=on")])
+    ("engine=off,fence=5", "option 'fence' does not go with engine=off"),
+    ("engine=off,restart_window=5", "option 'restart_window' does not go with engine=off")])
 def test_options_that_are_wrong_are_named(scene, conf, said):
     agent = scene.node(local(free_port()), "--nnodes=2", conf=conf)
     assert agent.end() == 1

@@ -14,7 +14,7 @@ from serving import run, until
 from test_run import agent_of, end_all, kill_agent, local, one
 from test_run_engine import HOST
 
-ENGINE = "engine=on,last_call_timeout=1"
+ENGINE = "last_call_timeout=1"
 
 
 @pytest.fixture
@@ -169,8 +169,8 @@ def test_a_file_that_cannot_be_used_is_named(scene, tokens, tmp_path, make, said
 
 
 @pytest.mark.parametrize("conf, env, said", [
-    ("engine=off,token_file={}", None, "option 'token_file' needs engine=on"),
-    ("engine=off", "{}", "MUSTER_TOKEN_FILE is set, and a token needs --rdzv-conf engine=on")])
+    ("engine=off,token_file={}", None, "option 'token_file' does not go with engine=off"),
+    ("engine=off", "{}", "MUSTER_TOKEN_FILE is set, and there is no token with --rdzv-conf engine=off")])
 def test_a_token_needs_the_engine(scene, tokens, conf, env, said):
     path = str(tokens("token"))
     node = scene.node(local(free_port()), "--nnodes=2", conf=conf.format(path),
@@ -184,6 +184,7 @@ def test_muster_join_takes_the_token_too(serve, tokens):
     endpoint = serve("--token-file", str(token)).endpoint
     words = ("join", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", "1")
     assert run(*words, "--rdzv-conf", f"{ENGINE},token_file={token}").code == 0
-    assert run(*words, "--rdzv-conf", ENGINE, env={"MUSTER_TOKEN_FILE": str(token)}).code == 0
+    for conf in (ENGINE, "engine=on", "engine=only"):
+        assert run(*words, "--rdzv-conf", conf, env={"MUSTER_TOKEN_FILE": str(token)}).code == 0, conf
     refused = run(*words, "--rdzv-conf", ENGINE)
     assert refused.code == 1 and "wants a token" in refused.err

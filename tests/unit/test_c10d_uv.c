@@ -216,7 +216,7 @@ static void options_are_checked_at_once(void **state)
         { "localhost:0", "use_agent_store=2", MUSTER_EINVAL, "use_agent_store" },
         { "localhost:0", "join_timeout=0", MUSTER_EINVAL, "join" },
         { "localhost:0", "engine=yes", MUSTER_EINVAL, "option 'engine': 'yes' is none of on, off and only" },
-        { "localhost:0", "fence=5,engine=off", MUSTER_EINVAL, "option 'fence' needs engine=on" },
+        { "localhost:0", "fence=5,engine=off", MUSTER_EINVAL, "option 'fence' does not go with engine=off" },
         { "localhost:99999", "is_host=1", MUSTER_EINVAL, "localhost:99999" },
         { "a/b:1", "is_host=1", MUSTER_EINVAL, "a/b:1" },
     };

@@ -806,7 +806,7 @@ static void failing_memory_shows_nothing(void **state)
     (void)put(s, 5, "waiting/", "me", 0);
     used = s->budget.used;
     FOR_EACH_FAILURE (n) {
-        int code = mu_engine_range(s->engine, &s->peers[0], mu_slice_str("waiting/"), true, 0, &found);
+        enum mu_engine_code code = mu_engine_range(s->engine, &s->peers[0], mu_slice_str("waiting/"), true, 0, &found);
 
         if (code == MU_ENGINE_OK) {
             fail_alloc_at(0);

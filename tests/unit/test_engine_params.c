@@ -59,9 +59,9 @@ static void fence_and_window_are_the_engines(void **state)
         const char *text;
     } rows[] = {
         { "fence=4,restart_window=60", true, 0, NULL },
-        { "fence=4", false, MUSTER_EINVAL, "option 'fence' needs engine=on" },
-        { "restart_window=60", false, MUSTER_EINVAL, "option 'restart_window' needs engine=on" },
-        { "token_file=/t", false, MUSTER_EINVAL, "option 'token_file' needs engine=on" },
+        { "fence=4", false, MUSTER_EINVAL, "option 'fence' does not go with engine=off" },
+        { "restart_window=60", false, MUSTER_EINVAL, "option 'restart_window' does not go with engine=off" },
+        { "token_file=/t", false, MUSTER_EINVAL, "option 'token_file' does not go with engine=off" },
         { "fence=0", true, MUSTER_EINVAL, "fence" },
         { "fence=86401", true, MUSTER_EINVAL, "fence" },
         { "restart_window=x", true, MUSTER_EINVAL, "restart_window" },
@@ -83,7 +83,7 @@ static void a_world_has_so_many_members_and_no_more(void **state)
     assert_int_equal(read_with("", true, MU_FOLD_MEMBERS_MAX), 0);
     assert_int_equal(read_with("", true, MU_FOLD_MEMBERS_MAX + 1), MUSTER_EINVAL);
     assert_string_equal(error.text, "a minimum of 16385 nodes is more than 16384, the most that fit into a round of "
-                                    "etcd-v3, or of c10d with engine=on");
+                                    "etcd-v3, or of c10d; with engine=off there may be more");
     assert_int_equal(read_with("", false, MU_FOLD_MEMBERS_MAX + 1), 0); /* in a document they do */
 }
 
@@ -151,8 +151,10 @@ static void a_token_file_may_come_from_the_environment(void **state)
     assert_string_equal(token_file_of("c10d", "engine=on", ""), "none");
     assert_string_equal(token_file_of("c10d", "", ""), "none");
     assert_string_equal(token_file_of("etcd-v3", "", "/t"), "none"); /* which has its own ways */
-    assert_string_equal(token_file_of("c10d", "", "/t"),
-                        "MUSTER_TOKEN_FILE is set, and a token needs --rdzv-conf engine=on");
+    assert_string_equal(token_file_of("c10d", "", "/t"), "/t");
+    assert_string_equal(token_file_of("c10d", "engine=only", "/t"), "/t");
+    assert_string_equal(token_file_of("c10d", "engine=off", "/t"),
+                        "MUSTER_TOKEN_FILE is set, and there is no token with --rdzv-conf engine=off");
 }
 
 int main(void)

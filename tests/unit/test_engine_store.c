@@ -22,6 +22,7 @@ struct scene {
     const char *run_id;
     const struct mu_token *token;
     bool only;
+    const char *host; /* the node that hosts the store; NULL: none does */
     uint64_t lease_ms;
     uint64_t now_ms;
     bool linked;                   /* as the driver would see it */
@@ -331,6 +332,7 @@ static void welcome(uint64_t epoch)
                                   .id = sc.ids[MU_FRAME_HELLO],
                                   .version = 1,
                                   .epoch = epoch,
+                                  .node = mu_slice_str(sc.host != NULL ? sc.host : ""),
                                   .your_addr = mu_slice_str("10.0.0.7") });
 }
 
@@ -536,6 +538,7 @@ static void a_store_without_an_engine_is_refused_by_name(void **state)
 static void a_store_without_an_engine_has_the_job_in_a_document_where_there_was_an_engine(void **state)
 {
     (void)state;
+    sc.host = "node1_17_5";
     settle_in();
     lose();
     pass_to_deadline();
@@ -545,11 +548,27 @@ static void a_store_without_an_engine_has_the_job_in_a_document_where_there_was_
     says("met another, the job is in its document; hang up");
 }
 
+/* No member is lost with it, and workers run on: the engine may come back. */
+static void a_store_that_no_node_hosted_is_waited_for(void **state)
+{
+    (void)state;
+    settle_in();
+    lose();
+    pass_to_deadline();
+    link_up();
+    trace_begin(&sc.trace);
+    hear("\1", 1);
+    says("hang up");
+    pass_to_deadline();
+    says("connect");
+}
+
 static void of_a_job_that_wants_the_engine_only_it_is_refused_by_name(void **state)
 {
     (void)state;
     mu_engine_store_free(sc.store);
     sc.only = true;
+    sc.host = "node1_17_5";
     sc.store = store_new();
     settle_in();
     lose();
@@ -2223,6 +2242,7 @@ int main(void)
         TEST(nothing_is_done_before_something_is_wanted),
         TEST(a_store_without_an_engine_is_refused_by_name),
         TEST(a_store_without_an_engine_has_the_job_in_a_document_where_there_was_an_engine),
+        TEST(a_store_that_no_node_hosted_is_waited_for),
         TEST(of_a_job_that_wants_the_engine_only_it_is_refused_by_name),
         TEST(what_is_no_store_is_given_up_and_tried_again),
         TEST(a_hello_that_is_refused),

@@ -585,7 +585,7 @@ static void a_node_without_the_engine_is_told_that_the_others_have_it(void **sta
     (void)play(&h, "start-foreign connected", 0);
     assert_string_equal(play(&h, "engine", 0),
                         "disconnect, fail (this node has engine=off, but the job meets in the engine of the store at "
-                        "node7:29400 alone (it has a token, or engine=only); start it with engine=on) -> idle");
+                        "node7:29400 alone (it has a token, or engine=only); start it without engine=off) -> idle");
 }
 
 static void silence_ends_with_the_time(void **state)
@@ -680,7 +680,7 @@ static void the_parameters_say_who_hosts_and_where(void **state)
             assert_memory_equal(host, rows[i].endpoint, strcspn(rows[i].endpoint, ":"));
             assert_int_equal(config.others, rows[i].nodes_max > 1);
             assert_int_equal(config.only, strstr(rows[i].options, "Only") != NULL);
-            assert_int_equal(config.engine, config.only || strstr(rows[i].options, "ON") != NULL);
+            assert_int_equal(config.engine, strstr(rows[i].options, "off") == NULL);
             (void)snprintf(expected, sizeof expected, "%s:%d", host, rows[i].port);
             assert_string_equal(endpoint, expected);
         }
