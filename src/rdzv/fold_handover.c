@@ -133,6 +133,7 @@ bool mu_fold_observe_moved(struct mu_fold *f)
         mu_fold_observe_host(f);
     else if (f->phase == MU_FOLD_MEMBER)
         mu_fold_tell_removed(f, MU_FOLD_MOVED_CAUSE);
+    f->wake_ms = UINT64_MAX; /* also if it was asked when the host will be lost */
     return true;
 }
 

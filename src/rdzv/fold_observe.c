@@ -1,4 +1,4 @@
-/* One node of a rendezvous with a leader, see fold.h: what the state means for this node, and what its owner is told. */
+/* One node of a rendezvous with a leader, see fold.h: what the state means for it, and what its owner is told. */
 #include "rdzv/fold_parts.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* One node of a rendezvous with a leader, see fold.h: what it asks of etcd, and what it writes there for itself: its record,
- * the leader's place, the mark of a closed job. */
+/* One node of a rendezvous with a leader, see fold.h: what it asks of the engine, and what it writes there for itself:
+ * its record, the leader's place, the mark of a closed job. */
 #include "rdzv/fold_parts.h"
 
 #include <assert.h>

@@ -20,8 +20,7 @@ int mu_placed_server_start(uv_loop_t *loop, const struct muster_store_server_con
                            struct mu_placed_server **ret_server, struct muster_error *reterr);
 const union mu_addr *mu_placed_server_address(const struct mu_placed_server *p);
 /* As mu_server_listen_also(): returns when it listens there. */
-int mu_placed_server_listen_also(struct mu_placed_server *p, const union mu_addr *addr,
-                                 struct muster_error *reterr);
+int mu_placed_server_listen_also(struct mu_placed_server *p, const union mu_addr *addr, struct muster_error *reterr);
 
 typedef void mu_placed_server_renewed(void *ctx, uint64_t id, const struct muster_error *error); /* NULL: done */
 /* As mu_server_renew(). `renewed` once, with that id, also from inside; not if the server is closed before. */

@@ -164,6 +164,18 @@ static void where_another_store_has_the_job_in_a_document_the_host_is_lost_too(v
     assert_true(mu_fold_has_moved(s->fold));
 }
 
+/* The host has been silent for a moment only, and the job has moved at its own store. */
+static void of_a_job_that_has_moved_nothing_is_due(void **state)
+{
+    struct mu_fold_event event = { .type = MU_FOLD_ON_MET, .host = mu_slice_str(HOST_TEXT), .moved = true };
+    struct scene *s = *state;
+
+    be_guest(s);
+    (void)trouble(s, true);
+    assert_non_null(strstr(step(s, event), "removed"));
+    assert_true(mu_fold_deadline_ms(s->fold) == UINT64_MAX);
+}
+
 static void who_has_heard_of_the_loss_hears_nothing_more_there(void **state)
 {
     const struct mu_fold_event event = { .type = MU_FOLD_ON_MET, .another = true, .moved = true };
@@ -497,6 +509,7 @@ int main(void)
         HOST_TEST(a_member_that_meets_another_store_has_lost_its_host),
         HOST_TEST(a_store_that_is_no_engine_is_not_the_hosts),
         HOST_TEST(where_another_store_has_the_job_in_a_document_the_host_is_lost_too),
+        HOST_TEST(of_a_job_that_has_moved_nothing_is_due),
         HOST_TEST(who_has_heard_of_the_loss_hears_nothing_more_there),
         HOST_TEST(whoever_has_left_because_of_it_says_where_it_was),
         HOST_TEST(whoever_saw_a_world_that_is_lost_says_so_too),
