@@ -89,6 +89,10 @@ const char *mu_fold_note(const struct mu_fold *f, char note[static MU_WAITERS_NO
                        MU_SLOWDOWN_CRASH_MS / 1000, (f->news.pause_ms + 999) / 1000);
         return note;
     }
+    if (f->news.held[0] == '\0' && f->news.over && f->news.missing > 0) { /* who is awaited, by name */
+        (void)snprintf(note, MU_WAITERS_NOTE_MAX, "the last round has ended: %s", f->news.cause);
+        return note;
+    }
     if (f->news.held[0] == '\0')
         return NULL;
     (void)snprintf(note, MU_WAITERS_NOTE_MAX,

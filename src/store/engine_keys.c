@@ -203,9 +203,11 @@ static enum mu_engine_code find_others(struct mu_engine *e, const struct mu_engi
     size_t count = 0, max = limit > 0 ? limit : MU_ENGINE_LIMIT_MAX, made = 0;
     struct mu_engine_item **items;
 
+    if (e->config.shows_none)
+        return MU_ENGINE_OK;
     MU_LIST_EACH (struct mu_engine_job, job, &e->jobs, link)
         count += count < max && find_shown(job, own) != NULL;
-    if (count == 0 || e->config.shows_none)
+    if (count == 0)
         return MU_ENGINE_OK;
     items = mu_engine_alloc(e, count * sizeof(struct mu_engine_item *));
     for (struct mu_list *link = e->jobs.prev; items != NULL && made < count; link = link->prev) {

@@ -194,6 +194,22 @@ def test_a_node_that_was_paused_for_less_than_its_lease_is_not_lost(scene, serve
     assert [agent.end() for agent in agents] == [0, 0]
 
 
+def test_a_wait_names_who_was_lost(scene, serve):
+    endpoint = serve().endpoint
+    agents = [scene.node(endpoint, "--nnodes=2", conf=ENGINE) for _ in range(2)]
+    first = scene.world(2)
+    lost = agent_of(scene, first[1])
+    pid = lost.agent
+    kill_agent(lost)
+    left, = [agent for agent in agents if agent is not lost]
+    left.said("1 more needed; gives up in ")
+    until(lambda: re.search(rf"1 more needed; .*; the last round has ended: lost {HOST} \(pid {pid}\): its agent was killed\n",
+                            left.err), what="who is missing")
+    again = scene.node(endpoint, "--nnodes=2", conf=ENGINE)
+    end_all(scene.world(2, without=first))
+    assert [left.end(), again.end()] == [0, 0]
+
+
 def test_a_silent_node_is_lost_after_its_lease(scene, serve):
     endpoint = serve().endpoint
     agents = [scene.node(endpoint, "--nnodes=1:2", conf=ENGINE) for _ in range(2)]

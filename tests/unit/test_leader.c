@@ -561,6 +561,24 @@ static void numbers_that_are_as_high_as_they_can_be_stay_there(void **state)
     assert_int_equal(world_written(s).crashes, MU_FOLD_COUNT_MAX);
 }
 
+static void a_wait_names_who_was_lost_with_the_last_round(void **state)
+{
+    struct mu_fold_news news = { .world = 7, .over = true, .missing = 1, .last_call_ms = -1, .cause = "lost node9" };
+    struct scene *s = *state;
+    char note[MU_WAITERS_NOTE_MAX];
+
+    be_member(s);
+    (void)asked(s, MU_FOLD_ON_JOIN);
+    mu_fold_news_add_gone(&news, 1, mu_slice_str("node9"));
+    add_full_news(s, 41, &news);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_string_equal(mu_fold_note(s->fold, note), "the last round has ended: lost node9");
+    news.missing = 0; /* all of it have said why they left, and come back */
+    add_full_news(s, 42, &news);
+    (void)changed(s, MU_FOLD_JOB);
+    assert_null(mu_fold_note(s->fold, note));
+}
+
 static void a_pause_is_told_and_is_no_time_of_a_join(void **state)
 {
     const struct mu_fold_news news = { .world = 7, .over = true, .last_call_ms = -1, .pause_ms = 30000 };
@@ -1007,6 +1025,7 @@ int main(void)
         TEST(without_a_restart_left_the_job_is_closed_when_nobody_is_in),
         TEST(after_rounds_that_fail_at_once_there_is_a_pause),
         TEST(numbers_that_are_as_high_as_they_can_be_stay_there),
+        TEST(a_wait_names_who_was_lost_with_the_last_round),
         TEST(a_pause_is_told_and_is_no_time_of_a_join),
         TEST(a_node_that_comes_and_goes_is_held_off_and_named),
         TEST(the_other_agents_of_its_host_are_not_held_off),
