@@ -299,6 +299,7 @@ void mu_fold_tell_away(struct mu_fold *f);
 
 /* fold_handover.c */
 struct folded;
+#define MU_FOLD_OUTSIDER "a PyTorch node" /* who waits for the document, for people */
 bool mu_fold_has_outsiders(const struct mu_fold *f);
 int mu_fold_write_closed_document(struct mu_fold *f); /* before mu_fold_is_encoded(), whose rc this is */
 void mu_fold_put_closed_document(struct mu_fold *f);  /* with the job's end */

@@ -498,6 +498,8 @@ static void name_newcomers(const struct mu_fold *f, struct folded *folded)
         if (folded->candidates[i].place == INT64_MAX && why->newcomers++ == 0)
             mu_leader_name_member(&f->lead.members, &node, why->newcomer);
     }
+    if (mu_fold_has_outsiders(f) && why->newcomers++ == 0)
+        (void)snprintf(why->newcomer, sizeof why->newcomer, MU_FOLD_OUTSIDER);
 }
 
 /* ---- Who could be in the next one ---- */

@@ -510,7 +510,7 @@ static struct mu_fold_news make_news(const struct mu_fold *f, const struct folde
             mu_leader_name_member(&f->lead.members, &node, news.who);
     }
     if (news.waiting > (int64_t)folded->count && news.newcomers++ == 0)
-        (void)snprintf(news.who, sizeof news.who, "a PyTorch node");
+        (void)snprintf(news.who, sizeof news.who, MU_FOLD_OUTSIDER);
     if (f->call_since_ms != UINT64_MAX) {
         uint64_t until_ms = f->call_since_ms + f->settings.last_call_ms;
 

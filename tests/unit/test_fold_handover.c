@@ -114,6 +114,20 @@ static void a_world_with_a_place_hears_that_a_pytorch_node_waits(void **state)
     assert_string_equal(s->news.who, "a PyTorch node");
 }
 
+static void who_leaves_for_a_pytorch_node_is_not_the_cause(void **state)
+{
+    struct scene *s = *state;
+
+    lead_round(s);
+    (void)stock_comes(s);
+    (void)news_are_there(s, 7, 31, NULL, 0, 1);
+    add_record(s, OTHER, 7, 3, true, 7);
+    s->kvs[0].mod = 33;
+    (void)changed(s, MU_FOLD_NODES);
+    assert_true(s->news.over);
+    assert_string_equal(s->news.cause, "a PyTorch node joins");
+}
+
 static void when_all_have_left_the_document_says_which_round_is_next(void **state)
 {
     struct scene *s = *state;
@@ -323,6 +337,7 @@ int main(void)
         DOCUMENTS_TEST(a_job_without_a_world_moves_at_once),
         DOCUMENTS_TEST(others_do_not_write_a_document_that_an_old_pytorch_node_cannot_read),
         DOCUMENTS_TEST(a_world_with_a_place_hears_that_a_pytorch_node_waits),
+        DOCUMENTS_TEST(who_leaves_for_a_pytorch_node_is_not_the_cause),
         DOCUMENTS_TEST(when_all_have_left_the_document_says_which_round_is_next),
         DOCUMENTS_TEST(a_full_world_keeps_it_as_a_spare),
         DOCUMENTS_TEST(who_is_back_comes_before_a_pytorch_node),
