@@ -680,6 +680,8 @@ const struct mu_fold_members *mu_fold_names(const struct mu_fold *f)
 
 bool mu_fold_is_lost(const struct mu_fold *f, size_t rank)
 {
+    if (f->world.id != 0 && f->told_host_of == f->world.id && (int64_t)rank == f->world.host.rank)
+        return true; /* with its store, so there are no news of it */
     return f->world.id != 0 && mu_fold_has(f, JOB_NEWS) && f->news.world == f->world.id &&
            mu_fold_news_gone(&f->news, (int64_t)rank);
 }

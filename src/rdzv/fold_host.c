@@ -105,6 +105,7 @@ void mu_fold_observe_host(struct mu_fold *f)
     (void)snprintf(f->host_text, sizeof f->host_text, "lost %s: %s", f->world.host.name, cause_of(f));
     f->told_over = true;
     f->told_gone = 1;
+    f->told_host_of = f->world.id;
     news = mu_fold_tell(f, MU_PART_TELL_LOST);
     news->round = f->world.round;
     news->cause = f->host_text;

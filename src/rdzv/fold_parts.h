@@ -214,6 +214,7 @@ struct mu_fold {
     const char *endpoint; /* where it listens, for people; NULL: not known */
     struct known known;
     char host_text[MU_FOLD_SHOWN_MAX + 64]; /* how it was lost */
+    uint64_t told_host_of;                  /* of which world its loss was told; 0: of none */
     bool was_away;                          /* ... SILENT, since job/ was read */
     enum record_state record_is;            /* under this lease; if there is one, it names this world: */
     uint64_t written_world;

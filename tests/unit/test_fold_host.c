@@ -45,7 +45,10 @@ static void a_member_whose_store_is_refused_has_lost_its_host(void **state)
     struct scene *s = *state;
 
     be_guest(s);
+    assert_false(mu_fold_is_lost(s->fold, 0));
     assert_string_equal(store_is_gone(s), "backend_down for 30000 ms, lost: " GONE);
+    assert_true(mu_fold_is_lost(s->fold, 0)); /* the host, and not we */
+    assert_false(mu_fold_is_lost(s->fold, 1));
     assert_string_equal(store_is_gone(s), "");
     assert_string_equal(passes(s, 60000), "");
 }
