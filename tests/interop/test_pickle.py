@@ -81,7 +81,7 @@ def written(proxy, run_id):
 @side_by_side
 def test_every_document_that_ours_write_is_read_by_stock_and_says_the_same(scenes, proxies, which):
     """Two of ours through a life: join, complete, heartbeats, a third one waits, a spare, leave, close."""
-    scene = scenes(which, nodes=(1, 2), last_call_timeout=1,
+    scene = scenes(which, nodes=(1, 2), engine="off", last_call_timeout=1,
                    keep_alive_interval=1, keep_alive_max_attempt=4)
     store = scene.port
     proxy = proxies(store)
