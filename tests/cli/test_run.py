@@ -1241,13 +1241,14 @@ def test_repeated_sigterm_leaves_workers_the_time_to_save(scene, by):
 
 
 def test_a_signal_to_a_node_that_is_done_ends_it(scene, serve):
-    endpoint = serve().endpoint
+    server = serve()
     for _ in range(2):
-        scene.node(endpoint, "--nnodes=2")
+        scene.node(server.endpoint, "--nnodes=2", "-vv")
     both = scene.world(2)
     done, running = agent_of(scene, both[0]), agent_of(scene, both[1])
     both[0].succeed()
-    until(lambda: not both[0].alive, what="its end")
+    done.said("enter the exit barrier")
+    server.call("list")  # by its answer the store has heard that, too
     done.signal(signal.SIGTERM)
     assert done.end(20) == 1
     both[1].succeed()
