@@ -177,7 +177,7 @@ def test_a_document_of_stock_goes_through_our_hands_without_a_change(scenes, whi
 @side_by_side
 def test_live_documents_of_stock_are_read_by_ours(scenes, which):
     """Ours sees what stock does: comes, completes, is waited for, closes."""
-    scene = scenes(which, nodes=(1, 2), last_call_timeout=1)
+    scene = scenes(which, nodes=(1, 2), engine="off", last_call_timeout=1)
     stock, ours = scene.stock("127.0.0.1"), scene.our("127.0.0.2")
     assert ours.call("waiting").good["count"] == 0
     meet(stock)
