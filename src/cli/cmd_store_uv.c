@@ -31,7 +31,7 @@ static void on_signal(void *ctx, int signum)
     end(ctx);
 }
 
-/* No node of theirs hosts this store. */
+/* No node of a job hosts this store. */
 static void offer_engine(struct mu_server *server, const struct mu_token *token)
 {
     const struct mu_server_offer offer = { .node = "",

@@ -89,12 +89,12 @@ const char *mu_fold_note(const struct mu_fold *f, char note[static MU_WAITERS_NO
                        MU_SLOWDOWN_CRASH_MS / 1000, (f->news.pause_ms + 999) / 1000);
         return note;
     }
-    if (f->news.held[0] == '\0' && f->news.over && f->news.missing > 0) { /* who is awaited, by name */
-        (void)snprintf(note, MU_WAITERS_NOTE_MAX, "the last round has ended: %s", f->news.cause);
+    if (f->news.held[0] == '\0') {
+        if (!f->news.over || f->news.missing == 0)
+            return NULL;
+        (void)snprintf(note, MU_WAITERS_NOTE_MAX, "the last round has ended: %s", f->news.cause); /* who is awaited */
         return note;
     }
-    if (f->news.held[0] == '\0')
-        return NULL;
     (void)snprintf(note, MU_WAITERS_NOTE_MAX,
                    "%s has come and gone several times, each time within %d s; it is let in again in %" PRId64 " s",
                    f->news.held, MU_SLOWDOWN_FLAP_MS / 1000, (f->news.held_ms + 999) / 1000);

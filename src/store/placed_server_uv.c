@@ -246,6 +246,7 @@ int mu_placed_server_listen_also(struct mu_placed_server *p, const union mu_addr
 {
     struct listen_call call = { .posted = { .begin = listen_there }, .placed = p, .addr = addr, .reterr = reterr };
 
+    assert(!p->closing); /* nobody would answer on the thread */
     if (!p->apart)
         return mu_server_listen_also(p->server, addr, reterr);
     if (mu_server_listens_on(p->server, addr))
@@ -300,6 +301,7 @@ bool mu_placed_server_is_alone(struct mu_placed_server *p)
 {
     struct alone_call call = { .posted = { .begin = look_there }, .placed = p };
 
+    assert(!p->closing);
     if (!p->apart)
         return mu_server_is_alone(p->server);
     mu_loop_thread_call(&p->thread, &call.posted);

@@ -230,6 +230,9 @@ static void where_many_nodes_may_come_the_workers_store_has_a_thread_of_its_own(
         configure(s, (struct mu_boot_config){ .use_agent_store = true, .nodes_max = rows[i].nodes_max });
         assert_string_equal(start(s, T0, ours(0, 0)), rows[i].opens);
     }
+    configure(s, (struct mu_boot_config){
+                     .use_agent_store = true, .nodes_max = MU_BOOT_APART_NODES, .master = { .port = 4711 } });
+    assert_null(strstr(start(s, T0, ours(0, 0)), "apart")); /* the next round wants the port at once */
     configure(s, (struct mu_boot_config){ .agents_store = true, .nodes_max = MU_BOOT_APART_NODES });
     assert_string_equal(start(s, T0, ours(0, 0)), "open for agents"); /* to which few connect */
 }

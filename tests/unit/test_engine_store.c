@@ -534,17 +534,23 @@ static void a_store_without_an_engine_is_refused_by_name(void **state)
     says("connect");
 }
 
+/* Where the engine was there is a store without one now. */
+static void meet_no_engine(void)
+{
+    lose();
+    pass_to_deadline();
+    link_up();
+    trace_begin(&sc.trace);
+    hear("\1", 1);
+}
+
 /* Where the job met in an engine: its host is gone, and a PyTorch node hosts a store in its place. */
 static void a_store_without_an_engine_has_the_job_in_a_document_where_there_was_an_engine(void **state)
 {
     (void)state;
     sc.host = "node1_17_5";
     settle_in();
-    lose();
-    pass_to_deadline();
-    link_up();
-    trace_begin(&sc.trace);
-    hear("\1", 1);
+    meet_no_engine();
     says("met another, the job is in its document; hang up");
 }
 
@@ -553,11 +559,7 @@ static void a_store_that_no_node_hosted_is_waited_for(void **state)
 {
     (void)state;
     settle_in();
-    lose();
-    pass_to_deadline();
-    link_up();
-    trace_begin(&sc.trace);
-    hear("\1", 1);
+    meet_no_engine();
     says("hang up");
     pass_to_deadline();
     says("connect");
@@ -571,11 +573,7 @@ static void of_a_job_that_wants_the_engine_only_it_is_refused_by_name(void **sta
     sc.host = "node1_17_5";
     sc.store = store_new();
     settle_in();
-    lose();
-    pass_to_deadline();
-    link_up();
-    trace_begin(&sc.trace);
-    hear("\1", 1);
+    meet_no_engine();
     says("lease lost 1 for good: " STORE NO_ENGINE "; hang up");
 }
 
